@@ -1,0 +1,1 @@
+"""Stages as plain functions, the command line over them, and thin Prefect flows."""

@@ -1,0 +1,1 @@
+"""Compositions of everything below, without Prefect: one module per stage."""

@@ -1,0 +1,1 @@
+"""The runtime core: engines, renderers, environments, the rollout loop, and the checks they share."""

@@ -1,0 +1,1 @@
+"""Checks shared by filters and rewards: pure functions over records."""

@@ -1,0 +1,1 @@
+"""Environments: tools + state + verifier, one module or folder per world."""

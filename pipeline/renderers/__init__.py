@@ -1,0 +1,1 @@
+"""Renderers: turns to tokens and back, one module per chat format."""

@@ -1,0 +1,1 @@
+"""Turn curated records into a trained model; the only place that imports torch."""

@@ -1,0 +1,1 @@
+"""Make tasks and trajectories."""
