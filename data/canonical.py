@@ -19,7 +19,9 @@ Json = dict[str, Any] | list[Any] | str | int | float | bool | None
 def dumps(value: Any, *, sort_keys: bool = False) -> str:
     """Compact ASCII JSON text of `value`; integers of any size are exact. NaN raises RecordError."""
     try:
-        return json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"), sort_keys=sort_keys)
+        return json.dumps(
+            value, ensure_ascii=True, allow_nan=False, separators=(",", ":"), sort_keys=sort_keys
+        )
     except (TypeError, ValueError) as error:
         raise RecordError(f"value cannot be stored as JSON: {error}; got {value!r:.200}") from error
 

@@ -52,7 +52,7 @@ class ParseStatus(StrEnum):
     TRUNCATED = "truncated"
     """Generation ended inside the call."""
     SALVAGEABLE = "salvageable"
-    """A lenient parser reads a call here (missing tag, code fence, trailing brace); the strict one does not."""
+    """Only a lenient parser reads a call here (missing tag, code fence, trailing brace)."""
     UNKNOWN_TOOL = "unknown_tool"
     """Well formed, but no tool of that name was shown."""
     BAD_ARGUMENTS = "bad_arguments"
@@ -92,7 +92,8 @@ class ToolSpec(Record):
 
     def openai(self) -> dict[str, Any]:
         """The tool in the OpenAI wire form."""
-        function = {"name": self.name, "description": self.description, "parameters": canonical.loads(self.parameters)}
+        parameters = canonical.loads(self.parameters)
+        function = {"name": self.name, "description": self.description, "parameters": parameters}
         return {"type": "function", "function": function}
 
 
@@ -182,7 +183,9 @@ def user(text: str) -> Turn:
 
 def assistant(text: str = "", *calls: ToolCall, reasoning: str = "", weight: float = 1.0) -> Turn:
     """An assistant turn."""
-    return Turn(role=Role.ASSISTANT, parts=text_parts(text), tool_calls=calls, reasoning=reasoning, weight=weight)
+    return Turn(
+        role=Role.ASSISTANT, parts=text_parts(text), tool_calls=calls, reasoning=reasoning, weight=weight
+    )
 
 
 def tool(result: ToolResult) -> Turn:

@@ -36,7 +36,7 @@ class Task(Record):
     environment: str
     split: str
     template: str
-    """The generator's template, the cluster of every statistic; held-out sets are disjoint in it or not, by name."""
+    """The generator's template: the cluster of every statistic."""
     tags: tuple[str, ...] = ()
     """Declared capabilities ("refuse", "recover", ...), the axes of diagnosis."""
     prompt: tuple[Turn, ...]
@@ -59,12 +59,15 @@ class Task(Record):
         if not self.task_id:
             object.__setattr__(self, "task_id", expected)
         elif self.task_id != expected:
-            raise ValueError(f"task_id {self.task_id} does not match its content ({expected}); leave it empty to have it computed")
+            raise ValueError(
+                f"task_id {self.task_id} does not match its content ({expected}); leave it empty"
+            )
         return self
 
     def compute_id(self) -> str:
         """24 hex digits over the public part, the verifier and a salted digest of the private part."""
-        public = self.model_dump(mode="json", exclude={"task_id", "private", "schema_version", "split", "parents"})
+        hidden = {"task_id", "private", "schema_version", "split", "parents"}
+        public = self.model_dump(mode="json", exclude=hidden)
         for turn in public["prompt"]:
             turn.pop("started_at"), turn.pop("seconds")
         return canonical.digest(public, canonical.digest("trajsmith.private", self.private), length=24)

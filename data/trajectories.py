@@ -38,7 +38,7 @@ class Termination(StrEnum):
 
     FINISHED = "finished"
     TURN_BUDGET = "turn_budget"
-    TOKEN_BUDGET = "token_budget"  # noqa: S105
+    TOKEN_BUDGET = "token_budget"
     TIME_BUDGET = "time_budget"
     CONTEXT_OVERFLOW = "context_overflow"
     REPETITION = "repetition"
@@ -94,7 +94,7 @@ class Segment(Record):
         position = 0
         for span in self.spans:
             if span.start != position or span.end <= span.start:
-                raise ValueError(f"span {span} does not continue at token {position}; spans must tile the segment")
+                raise ValueError(f"span {span} does not continue at token {position}; spans must tile")
             position = span.end
         if position != len(self.token_ids):
             raise ValueError(f"spans end at {position}, the segment has {len(self.token_ids)} tokens")
@@ -109,7 +109,7 @@ class Segment(Record):
         return sum(span.end - span.start for span in self.spans if span.kind is SpanKind.GENERATED)
 
     def loss_mask(self, turns: tuple[Turn, ...]) -> list[float]:
-        """Per token: the weight of its turn on generated tokens, 0.0 elsewhere. `turns` is the trajectory's."""
+        """Per token: the weight of its turn on generated tokens, 0.0 elsewhere."""
         mask = [0.0] * len(self.token_ids)
         for span in self.spans:
             if span.kind is SpanKind.GENERATED:
@@ -139,7 +139,7 @@ class Policy(Record):
     sampling: str = "{}"
     """Sampling parameters, JSON text."""
     logprobs_of: str = ""
-    """The distribution the log-probs belong to, e.g. "processed" (after temperature); "" without log-probs."""
+    """The distribution the log-probs belong to, e.g. "processed" (after temperature)."""
 
 
 class EnvironmentRef(Record):
@@ -231,9 +231,13 @@ class Trajectory(Record):
     @model_validator(mode="after")
     def _check(self) -> Trajectory:
         if not self.trajectory_id:
-            object.__setattr__(self, "trajectory_id", make_trajectory_id(self.group_id, self.rollout_index, self.attempt))
+            object.__setattr__(
+                self, "trajectory_id", make_trajectory_id(self.group_id, self.rollout_index, self.attempt)
+            )
         if self.reward is not None and not self.termination.has_reward:
-            raise ValueError(f"a trajectory that ended with {self.termination} has no reward, got {self.reward.total}")
+            raise ValueError(
+                f"{self.termination} says nothing of the agent: no reward, got {self.reward.total}"
+            )
         return self
 
     @property
