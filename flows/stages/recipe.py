@@ -1,0 +1,146 @@
+"""The recipe: the frozen configuration of a run, read from YAML, checked once, stored resolved.
+
+A recipe names what to do; it holds no live object and imports nothing heavy. Sections of the trainers
+are plain mappings here and are checked by `rl` when a training stage is planned, so that a machine
+without torch can still read, curate and report. Not covered: where a run lives (`data.store`).
+"""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pipeline.errors import ConfigError
+
+VOLATILE = ("policy.url", "policy.max_in_flight", "policy.server_args", "description")
+"""Keys that may change between two runs of one directory without making a finished stage new."""
+
+
+class Section(BaseModel):
+    """Base of all sections: immutable; an unknown key is an error that names the nearest known one."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class EnvironmentSection(Section):
+    """Which environment, and the options its factory takes."""
+
+    name: str = "travel_desk"
+    """A shipped name or `package.module:factory`."""
+    options: dict[str, Any] = {}
+
+
+class PolicySection(Section):
+    """The model that acts, and how it is sampled unless a stage says otherwise."""
+
+    model: str = "smollm2"
+    """A known name or a directory with safetensors and a tokenizer."""
+    url: str = ""
+    """Base URL of a running server; "" starts one for the run and ends it afterwards."""
+    served_name: str = ""
+    """The server's name of the model; "" asks the server."""
+    temperature: float = Field(default=1.0, ge=0.0)
+    max_turn_tokens: int = Field(default=96, ge=1)
+    """New tokens per assistant turn."""
+    max_context_tokens: int = Field(default=2048, ge=64)
+    max_in_flight: int = Field(default=32, ge=1)
+    """Episodes at a time."""
+    server_args: tuple[str, ...] = ()
+    """Further arguments of the server that is started."""
+
+
+class SynthSection(Section):
+    """One synthesis: which synthesizer, over which tasks."""
+
+    synthesizer: str
+    split: str = "train"
+    tasks: int = Field(ge=1)
+    skip: int = Field(default=0, ge=0)
+    """Tasks of the split to pass over first, so that stages can use disjoint tasks."""
+    options: dict[str, Any] = {}
+
+
+class CurateSection(Section):
+    """The filters, in order; each a mapping with `name` and the filter's options."""
+
+    filters: tuple[dict[str, Any], ...] = ({"name": "valid_calls"}, {"name": "verified_outcome"})
+    synthesizers: tuple[str, ...] = ()
+    """Curate only trajectories of these synthesizers; empty = all."""
+
+
+class EvalSection(Section):
+    """Evaluation: free-running episodes on tasks that training never saw."""
+
+    split: str = "heldout"
+    tasks: int = Field(default=100, ge=1)
+    temperature: float = Field(default=0.0, ge=0.0)
+    rollouts: int = Field(default=1, ge=1)
+    """Episodes per task; more than one needs a temperature above 0."""
+
+
+class Recipe(Section):
+    """The configuration of one run."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    description: str = ""
+    seed: int = 0
+    environment: EnvironmentSection = EnvironmentSection()
+    policy: PolicySection = PolicySection()
+    synth: dict[str, SynthSection] = {}
+    """Stage name -> synthesis."""
+    curate: CurateSection = CurateSection()
+    sft: dict[str, Any] = {}
+    """Fields of `rl.sft.SftConfig`."""
+    grpo: dict[str, Any] = {}
+    """Fields of `rl.grpo.GrpoConfig`."""
+    evaluate: EvalSection = EvalSection()
+
+
+def load_recipe(path: Path) -> Recipe:
+    """Read and check a recipe file. Raises ConfigError naming file, key, value and what is allowed."""
+    if not path.is_file():
+        raise ConfigError(f"recipe {path} does not exist; write one or start from examples/demo.yaml")
+    try:
+        value = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ConfigError(f"recipe {path} is not YAML: {error}") from error
+    if not isinstance(value, dict):
+        kind = type(value).__name__
+        raise ConfigError(f"recipe {path} holds a {kind}, not a mapping; see examples/demo.yaml")
+    return parse_recipe(value, source=str(path))
+
+
+def parse_recipe(value: dict[str, Any], *, source: str = "recipe") -> Recipe:
+    """Check a recipe given as a mapping; `source` names it in errors."""
+    try:
+        return Recipe.model_validate(value)
+    except ValidationError as error:
+        problems = "\n".join(f"  {_describe(item)}" for item in error.errors())
+        raise ConfigError(f"{source} is not a valid recipe:\n{problems}") from error
+
+
+def _describe(item: Any) -> str:
+    """One line for one pydantic error: where, what was given, what is allowed."""
+    where = ".".join(str(key) for key in item["loc"])
+    if item["type"] == "extra_forbidden":
+        known = _fields_at(item["loc"][:-1])
+        near = difflib.get_close_matches(str(item["loc"][-1]), known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"allowed: {', '.join(known)}"
+        return f"{where}: unknown key; {hint}"
+    return f"{where}: {item['msg']}; got {item['input']!r}"
+
+
+def _fields_at(path: tuple[int | str, ...]) -> list[str]:
+    """Names of the fields of the section at `path` of a recipe."""
+    model: type[BaseModel] = Recipe
+    for key in path:
+        field = model.model_fields.get(str(key))
+        if field is None:
+            continue
+        candidates = [field.annotation, *getattr(field.annotation, "__args__", ())]
+        model = next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), model)
+    return sorted(model.model_fields)
