@@ -1,1 +1,84 @@
-"""Decide what is worth training on."""
+"""Filters: each gives a verdict on a trajectory, one file per filter.
+
+`FILTERS` maps the name used in recipes to the class; `build_filters` makes a chain from recipe rows.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from data.errors import ConfigError
+from filters.base import Filter
+from filters.difficulty import Difficulty
+from filters.efficiency import Efficiency, GoldLength
+from filters.exact_duplicate import ExactDuplicate
+from filters.mix import Mix
+from filters.valid_calls import ValidCalls
+from filters.verified_outcome import VerifiedOutcome
+
+__all__ = ["FILTERS", "build_filters"]
+
+FILTERS: dict[str, type[Any]] = {
+    filter_.name: filter_
+    for filter_ in (Difficulty, ValidCalls, VerifiedOutcome, ExactDuplicate, Efficiency, Mix)
+}
+_NEEDS_WHOLE_POOL = Difficulty.name
+_REJECTS_NOTHING = {Difficulty.name}
+
+
+def build_filters(
+    rows: Sequence[Mapping[str, Any]], *, gold_length: GoldLength | None = None
+) -> list[Filter]:
+    """A chain from recipe rows such as `{"name": "efficiency", "max_ratio": 2}`.
+
+    `gold_length` goes to the filters that compare with gold. Raises ConfigError that names the unknown
+    filter or option and what exists, or an order that would measure difficulty on survivors only.
+    """
+    filters = [_build(row, gold_length) for row in rows]
+    rejecting = ""
+    for filter_ in filters:
+        if filter_.name == _NEEDS_WHOLE_POOL and rejecting:
+            raise ConfigError(
+                f"filter {filter_.name} stands after {rejecting}, so it would measure survivors only; put it first"
+            )
+        if filter_.name not in _REJECTS_NOTHING:
+            rejecting = rejecting or filter_.name
+    return filters
+
+
+def _build(row: Mapping[str, Any], gold_length: GoldLength | None) -> Filter:
+    options = dict(row)
+    name = options.pop("name", None)
+    if name not in FILTERS:
+        close = get_close_matches(str(name), FILTERS, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ConfigError(f"unknown filter {name!r}; there are {', '.join(FILTERS)}{hint}")
+    parameters = dict(inspect.signature(FILTERS[name]).parameters)
+    provided: dict[str, Any] = {}
+    if parameters.pop("gold_length", None):
+        if gold_length is None:
+            raise ConfigError(
+                f"filter {name} compares with gold, but no demonstrations or gold calls are given"
+            )
+        provided["gold_length"] = gold_length
+    unknown = sorted(set(options) - set(parameters))
+    if unknown:
+        allowed = ", ".join(parameters) or "none"
+        raise ConfigError(
+            f"filter {name} has no option {', '.join(map(repr, unknown))}; its options: {allowed}"
+        )
+    missing = [
+        key for key, value in parameters.items() if value.default is value.empty and key not in options
+    ]
+    if missing:
+        raise ConfigError(f"filter {name} needs the option {', '.join(map(repr, missing))}")
+    try:
+        built: Filter = FILTERS[name](**provided, **options)
+    except TypeError as error:
+        raise ConfigError(
+            f"filter {name} got an option of the wrong type: {error}; options given: {dict(row)}"
+        ) from error
+    return built

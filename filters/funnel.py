@@ -1,0 +1,30 @@
+"""Counts of a chain of filters: how many records arrived at each, how many went on, and why not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from data.verdicts import Verdict
+from pipeline.reporting.content import FunnelRow, ranked
+
+
+class FunnelCounts:
+    """A sink for `run_filters(..., on_verdict=counts)`; memory is one number per filter and reason."""
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        """`names` fixes the order of the rows and shows filters that nothing reached."""
+        self._reasons: dict[str, Counter[str]] = {name: Counter() for name in names}
+        self._kept: Counter[str] = Counter()
+
+    def __call__(self, verdict: Verdict) -> None:
+        """Count one verdict."""
+        self._reasons.setdefault(verdict.filter, Counter())[verdict.reason] += 1
+        self._kept[verdict.filter] += verdict.keep
+
+    def rows(self) -> tuple[FunnelRow, ...]:
+        """One row per filter, in chain order; reasons most frequent first, ties by name."""
+        return tuple(
+            FunnelRow(name=name, seen=reasons.total(), kept=self._kept[name], reasons=ranked(reasons))
+            for name, reasons in self._reasons.items()
+        )

@@ -1,0 +1,1 @@
+"""Where the model is still weak: success and failure kinds by capability and template."""
