@@ -1,0 +1,62 @@
+"""`curated/`: Parquet files and the card, nothing else, so that `datasets.load_dataset` reads the folder."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+from pathlib import Path
+from typing import cast
+
+from data import schema, shards
+from data.errors import ConfigError
+from data.files import TEMPORARY, disk_errors, fsync_directory, write_atomically
+from data.schema import Kind
+from data.trajectories import Trajectory
+
+SHARD_ROWS = 10_000
+CARD = "README.md"
+
+
+def write_curated(folder: Path, rows: Iterable[Trajectory], card: str) -> int:
+    """Replace `folder` by shards of `rows`, in their order, and `card`; returns the number of rows.
+
+    The old folder stays in place until the new one is complete. Rows are streamed.
+    """
+    fresh, old = folder.with_name(folder.name + TEMPORARY), folder.with_name(folder.name + ".old")
+    with disk_errors(folder, safe="the run's trajectories and verdicts are safe"):
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(parents=True)
+        count = _write_shards(fresh, iter(rows))
+        write_atomically(fresh / CARD, card)
+        shutil.rmtree(old, ignore_errors=True)
+        if folder.exists():
+            folder.rename(old)
+        fresh.rename(folder)
+        fsync_directory(folder.parent)
+        shutil.rmtree(old, ignore_errors=True)
+    return count
+
+
+def read_curated(folder: Path) -> Iterator[Trajectory]:
+    """The trajectories of a curated folder, in order."""
+    paths = sorted(Path(folder).glob("*.parquet"))
+    if not paths:
+        raise ConfigError(
+            f"{folder} holds no curated trajectories; run curate first, or name a folder with *.parquet"
+        )
+    return (
+        cast(Trajectory, record) for path in paths for record in shards.read_records(path, Kind.TRAJECTORIES)
+    )
+
+
+def _write_shards(folder: Path, rows: Iterator[Trajectory]) -> int:
+    count = 0
+    for number in range(1 << 30):
+        first = next(rows, None)
+        if first is None and number:
+            break
+        head = [first] if first is not None else []
+        lines = (schema.decode(schema.to_json(row)) for row in chain(head, islice(rows, SHARD_ROWS - 1)))
+        count += shards.write_parquet(folder / f"part-{number:05d}.parquet", Kind.TRAJECTORIES, lines)
+    return count

@@ -1,0 +1,56 @@
+"""Files that are there whole or not at all, and one clear error for a disk that cannot take them."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from data.errors import StoreError
+
+TEMPORARY: Final = ".tmp"
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@contextmanager
+def disk_errors(path: Path, *, safe: str) -> Iterator[None]:
+    """Turn an OSError into a StoreError that says what is `safe` and what to do next."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except OSError as error:
+        what = "no space left" if error.errno in _FULL else (error.strerror or str(error))
+        todo = "free space" if error.errno in _FULL else "make the path readable and writable"
+        raise StoreError(
+            f"cannot write {path}: {what}. {safe}; {todo} and run the same command again"
+        ) from error
+
+
+def fsync_directory(path: Path) -> None:
+    """Make renames and deletions inside `path` durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write `path` so that a reader or a crash sees the old content or the new, never a part."""
+    temporary = path.with_name(path.name + TEMPORARY)
+    with disk_errors(path, safe="its old content is untouched"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(temporary, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        fsync_directory(path.parent)

@@ -1,0 +1,87 @@
+"""The resolved recipe of a run, and what happens when it is no longer the same.
+
+Values are plain YAML (JSON types). A *volatile* key, a dotted path such as "engine.url", may change from
+one invocation to the next without making another run of it; so may everything below that path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from data import canonical
+from data.errors import ConfigError, RecordError
+from data.files import write_atomically
+
+FILE = "recipe.yaml"
+_ABSENT = "(absent)"
+
+
+def read_recipe(root: Path) -> dict[str, Any]:
+    """The recipe of a run directory; ConfigError where there is none."""
+    import yaml
+
+    path = root / FILE
+    try:
+        value = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{root} is not a run directory: it has no {FILE}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not YAML: {error}") from error
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path} holds {type(value).__name__}, expected a mapping of keys to values")
+    return value
+
+
+def settle_recipe(root: Path, recipe: Mapping[str, Any], *, volatile: Collection[str] = ()) -> None:
+    """Write the recipe of a new run, or check it against the one of the run that is there.
+
+    ConfigError with every differing key where a key that is not volatile differs.
+    """
+    import yaml
+
+    try:
+        wanted = canonical.loads(canonical.dumps(dict(recipe)))
+    except RecordError as error:
+        raise ConfigError(f"the recipe holds a value that YAML cannot: {error}") from error
+    path = root / FILE
+    if path.exists():
+        stored = read_recipe(root)
+        changes = [line for key, line in _differences(stored, wanted) if not _is_volatile(key, volatile)]
+        if changes:
+            raise ConfigError(_refusal(root, changes))
+        if stored == wanted:
+            return
+    write_atomically(path, yaml.safe_dump(wanted, sort_keys=False, allow_unicode=False))
+
+
+def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, str]]:
+    before, after = _flatten(old), _flatten(new)
+    keys = sorted(before.keys() | after.keys())
+    lines = [(key, before.get(key, _ABSENT), after.get(key, _ABSENT)) for key in keys]
+    return [(key, f"  {key}: {was} -> {now}") for key, was, now in lines if was != now]
+
+
+def _flatten(value: Any, prefix: str = "") -> dict[str, str]:
+    if isinstance(value, Mapping) and value:
+        flat: dict[str, str] = {}
+        for key, item in value.items():
+            flat |= _flatten(item, f"{prefix}.{key}" if prefix else str(key))
+        return flat
+    return {prefix: canonical.dumps(value)} if prefix else {}
+
+
+def _is_volatile(key: str, volatile: Collection[str]) -> bool:
+    return any(key == path or key.startswith(path + ".") for path in volatile)
+
+
+def _refusal(root: Path, changes: list[str]) -> str:
+    return "\n".join(
+        [
+            f"the recipe differs from the one {root} was made with (stored -> given):",
+            *changes,
+            "Choose: put the stored values back to go on with this run; "
+            f"or name another directory for a new run; or delete {root} to start over.",
+        ]
+    )
