@@ -1,0 +1,351 @@
+"""ToolSession and ToolEnvironment: what a world inherits so that it fits in one file.
+
+A world subclasses ToolSession (tools as `@tool` methods, plus `functions` and `stateful` lists; `judge` as
+the verifier) and ToolEnvironment (`tasks`, `gold`). Decided here, once for every world:
+
+- what a call's exception means: ToolError and ORDINARY_ERRORS (ValueError, LookupError, ArithmeticError) are
+  `tool_error` observations, since arguments can cause them; everything else (TypeError, OSError, ...) says
+  the tool is broken, not the agent wrong: `infra_error`;
+- an `infra_error`, a call cut off by cancellation, or overlapping calls poison the session: all later calls
+  answer `infra_error` and `verify` raises, because the state can no longer be trusted;
+- a repeated `call_id` answers the stored result and executes nothing.
+
+Not covered: undoing what a tool changed before it raised (raise first, change after); recorded answers for
+live tools (`live_tools` names them); restoring snapshots from untrusted bytes (they are pickles).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pickle
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+from data import canonical
+from data.messages import Role, ToolResult, ToolSpec, ToolStatus, Turn, text_parts, user
+from data.tasks import Task
+from data.trajectories import Reward, RewardComponent, RewardWhen, Trajectory
+from pipeline.environments.base import GoldScript
+from pipeline.environments.schemas import ArgumentsError
+from pipeline.environments.tools import (
+    ORDINARY_ERRORS,
+    DeadlineMissed,
+    StatefulTool,
+    Tool,
+    ToolError,
+    ToolLimits,
+    function_tool,
+    stateful_tool,
+    truncate,
+)
+from pipeline.errors import ConfigError, EnvironmentFailure, JudgeError
+
+_MAX_ERROR_LENGTH = 200
+
+
+class ToolSession(ABC):
+    """One episode. `state` starts as the task's decoded state and is what snapshots keep.
+
+    `user_turns` are scripted later user turns, said in order after each assistant turn without calls.
+    """
+
+    functions: ClassVar[tuple[Callable[..., Any], ...]] = ()
+    stateful: ClassVar[tuple[type[StatefulTool], ...]] = ()
+    user_turns: Sequence[str] = ()
+
+    def __init__(
+        self,
+        task: Task,
+        *,
+        seed: int = 0,
+        limits: ToolLimits | None = None,
+        rename: Mapping[str, str] | None = None,
+        on_close: Callable[[], None] | None = None,
+    ) -> None:
+        """`rename` maps a tool's own name to the name shown; `task.tools` holds shown names."""
+        self.task, self.seed = task, seed
+        self.state: Any = task.state_value()
+        self._limits = limits or ToolLimits()
+        self._shown = _shown_tools(type(self), tuple(sorted((rename or {}).items())), task.tools)
+        self._instances = {kind.name: kind() for kind in self.stateful}
+        self._results: dict[str, ToolResult] = {}
+        self._running = ""
+        self._poison = ""
+        self._created: list[StatefulTool] = []
+        self._on_close = on_close
+        self._closed = False
+
+    @property
+    def tools(self) -> tuple[ToolSpec, ...]:
+        """The tools shown, in the task's order."""
+        return tuple(spec for spec, _ in self._shown.values())
+
+    @property
+    def live_tools(self) -> tuple[str, ...]:
+        """Shown tools that declare `deterministic=False`."""
+        return tuple(name for name, (_, tool) in self._shown.items() if not tool.options.deterministic)
+
+    async def start(self) -> None:
+        """Create the stateful tools. Raises EnvironmentFailure, after releasing those already made."""
+        for instance in self._instances.values():
+            try:
+                await instance.create(self.task)
+            except Exception as error:
+                await self.close()
+                raise EnvironmentFailure(f"tool {instance.name} could not be created: {error!r}") from error
+            self._created.append(instance)
+
+    async def call(self, name: str, arguments: dict[str, Any], call_id: str) -> ToolResult:
+        """Execute once; see the module docstring. Raises EnvironmentFailure on a closed session."""
+        stored = self._results.get(call_id)
+        if stored is not None:
+            return stored
+        if self._closed:
+            raise EnvironmentFailure(
+                f"call {call_id} ({name}) on a closed session; open a new one for the task"
+            )
+        if self._running:
+            self._poison = self._poison or f"call {call_id} began while {self._running} was running"
+        self._running = call_id
+        try:
+            result = await self._execute(name, arguments, call_id)
+        except BaseException:
+            self._poison = self._poison or f"call {call_id} ({name}) was cut off; its effects are unknown"
+            raise
+        self._running = ""
+        self._results[call_id] = result
+        return result
+
+    async def next_user(self, turns: Sequence[Turn]) -> Turn | None:
+        """The next of `user_turns`; how many were said is read from `turns`, so asking twice is harmless."""
+        said = self.num_user_turns(turns)
+        return user(self.user_turns[said]) if said < len(self.user_turns) else None
+
+    def num_user_turns(self, turns: Sequence[Turn]) -> int:
+        """User turns said after the prompt."""
+        opening = sum(turn.role is Role.USER for turn in self.task.prompt)
+        return sum(turn.role is Role.USER for turn in turns) - opening
+
+    def snapshot(self) -> bytes:
+        """State, stored results and stateful tools, pickled. A poisoned session raises EnvironmentFailure."""
+        self._refuse_if_poisoned()
+        tools = {name: vars(instance) for name, instance in self._instances.items()}
+        return pickle.dumps((self.task.task_id, self.state, self._results, tools))
+
+    def restore(self, snapshot: bytes) -> None:
+        """Return to a snapshot of a session of the same task. A poisoned session cannot be restored."""
+        self._refuse_if_poisoned()
+        task_id, state, results, tools = pickle.loads(snapshot)
+        if task_id != self.task.task_id:
+            raise ConfigError(f"snapshot belongs to task {task_id}, this session to {self.task.task_id}")
+        self.state, self._results = state, results
+        for name, values in tools.items():
+            vars(self._instances[name]).clear()
+            vars(self._instances[name]).update(values)
+
+    @abstractmethod
+    def judge(self, trajectory: Trajectory) -> Mapping[str, float]:
+        """Unweighted outcome components by name; `success` (0 or 1 for most worlds) becomes the total."""
+
+    async def verify(self, trajectory: Trajectory) -> Reward:
+        """The judge's components, then the stateful tools' own scores. Raises JudgeError."""
+        self._refuse_if_poisoned()
+        try:
+            outcome = self.judge(trajectory)
+            scores = {f"tool/{name}": await made.calc_reward() for name, made in self._instances.items()}
+            total = float(outcome["success"])
+        except Exception as error:
+            raise JudgeError(
+                f"verifier {self.task.verifier} failed on task {self.task.task_id}: {error!r}"
+            ) from error
+        components = [RewardComponent(name=name, value=float(value)) for name, value in outcome.items()]
+        for name, score in scores.items():
+            if score is not None:
+                components.append(RewardComponent(name=name, value=score, when=RewardWhen.PROCESS))
+        return Reward(
+            total=total,
+            components=tuple(components),
+            verifier=self.task.verifier,
+            artefact_digest=canonical.digest(self.artefact()),
+        )
+
+    def artefact(self) -> Any:
+        """What was judged, as JSON; the state unless a world says otherwise."""
+        return self.state
+
+    async def close(self) -> None:
+        """Release the stateful tools, all of them even where one fails. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._on_close is not None:
+            self._on_close()
+        failures = []
+        while self._created:
+            try:
+                await self._created.pop().release()
+            except Exception as error:
+                failures.append(repr(error))
+        if failures:
+            raise EnvironmentFailure(
+                f"tools of task {self.task.task_id} could not be released: {'; '.join(failures)}"
+            )
+
+    async def __aenter__(self) -> Self:
+        """The session itself; it closes at the end of the block."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close."""
+        await self.close()
+
+    def _refuse_if_poisoned(self) -> None:
+        if self._poison:
+            raise EnvironmentFailure(f"session of task {self.task.task_id} is unusable: {self._poison}")
+
+    async def _execute(self, name: str, arguments: dict[str, Any], call_id: str) -> ToolResult:
+        if self._poison:
+            return self._failed(call_id, name, ToolStatus.INFRA_ERROR, f"session unusable: {self._poison}")
+        entry = self._shown.get(name)
+        if entry is None:
+            known = ", ".join(self._shown)
+            return self._failed(call_id, name, ToolStatus.TOOL_ERROR, f"no tool {name}; tools: {known}")
+        tool = entry[1]
+        target = self._instances.get(tool.name, self)
+        try:
+            bound = tool.signature.bind(arguments)
+            response = await tool.run(target, bound, timeout_seconds=self._limits.timeout_seconds)
+        except (ArgumentsError, ToolError) as error:
+            return self._failed(call_id, name, ToolStatus.TOOL_ERROR, str(error))
+        except DeadlineMissed as error:
+            return self._failed(call_id, name, error.status, str(error))
+        except ORDINARY_ERRORS as error:
+            return self._failed(call_id, name, ToolStatus.TOOL_ERROR, f"{type(error).__name__}: {error}")
+        except Exception as error:
+            return self._failed(call_id, name, ToolStatus.INFRA_ERROR, f"tool {name} is broken: {error!r}")
+        parts, cut = truncate(response.content(), self._limits)
+        return ToolResult(
+            call_id=call_id,
+            name=name,
+            parts=parts,
+            reward=response.reward,
+            metrics=response.named_metrics(),
+            truncated=cut,
+        )
+
+    def _failed(self, call_id: str, name: str, status: ToolStatus, text: str) -> ToolResult:
+        if status is ToolStatus.INFRA_ERROR:
+            self._poison = self._poison or text
+        return ToolResult(
+            call_id=call_id, name=name, parts=text_parts(text[:_MAX_ERROR_LENGTH]), status=status
+        )
+
+
+class ToolEnvironment(ABC):
+    """A world. Subclasses set `name`, `splits`, `session` and write `tasks` and `gold`."""
+
+    name: str
+    splits: tuple[str, ...]
+    session: type[ToolSession]
+
+    def __init__(self, *, limits: ToolLimits | None = None) -> None:
+        self.limits = limits or ToolLimits()
+        self.num_open = 0
+        """Sessions opened and not closed yet: anything but 0 after a run is a leak."""
+        self.version = canonical.digest(source_digest(type(self).__module__), repr(self.limits), length=12)
+
+    @abstractmethod
+    def tasks(self, split: str) -> Iterator[Task]:
+        """See `Environment.tasks`."""
+
+    @abstractmethod
+    def gold(self, task: Task) -> GoldScript:
+        """See `Environment.gold`."""
+
+    def rename(self, task: Task) -> Mapping[str, str]:
+        """The tool names of this task, own name to shown name; none are renamed by default."""
+        return {}
+
+    async def open(self, task: Task, *, seed: int = 0) -> ToolSession:
+        """A fresh, isolated session. Raises ConfigError for a foreign task, EnvironmentFailure on a crash."""
+        if task.environment != self.name:
+            raise ConfigError(
+                f"task {task.task_id} belongs to environment {task.environment!r}, not {self.name!r}"
+            )
+        session = self.session(
+            task, seed=seed, limits=self.limits, rename=self.rename(task), on_close=self._session_closed
+        )
+        self.num_open += 1
+        await session.start()
+        return session
+
+    def check_split(self, split: str) -> None:
+        """Raise ConfigError unless `split` is one of ours."""
+        if split not in self.splits:
+            raise ConfigError(
+                f"environment {self.name} has no split {split!r}; it has {', '.join(self.splits)}"
+            )
+
+    def _session_closed(self) -> None:
+        self.num_open -= 1
+
+
+@functools.cache
+def source_digest(module_name: str) -> str:
+    """Digest of the source of the module's file, or of its whole package where it lives in one of its own.
+
+    Blank lines and comment lines do not count, so that a remark does not make a new version. The shared files
+    of this package are included.
+    """
+    path = Path(str(importlib.import_module(module_name).__file__))
+    here = Path(__file__).parent
+    files = (
+        [path]
+        if path.parent == here or not (path.parent / "__init__.py").exists()
+        else path.parent.glob("*.py")
+    )
+    shared = [here / name for name in ("schemas.py", "tools.py", "toolkit.py")]
+    lines = []
+    for file in sorted({*files, *shared}):
+        stripped = (line.strip() for line in file.read_text(encoding="utf-8").splitlines())
+        lines.append([file.name, *(line for line in stripped if line and not line.startswith("#"))])
+    return canonical.digest(lines, length=12)
+
+
+@functools.cache
+def all_tools(kind: type[ToolSession]) -> dict[str, Tool]:
+    """Every tool of a session class by its own name: methods in written order, functions, stateful."""
+    members = {name: value for base in reversed(kind.__mro__) for name, value in vars(base).items()}
+    tools = [
+        function_tool(value, is_method=True)
+        for value in members.values()
+        if hasattr(value, "__tool_options__")
+    ]
+    tools += [function_tool(function) for function in kind.functions]
+    tools += [stateful_tool(stateful) for stateful in kind.stateful]
+    named = {tool.name: tool for tool in tools}
+    if len(named) < len(tools):
+        raise ConfigError(f"{kind.__name__} has two tools of one name among {[tool.name for tool in tools]}")
+    return named
+
+
+@functools.lru_cache(maxsize=4096)
+def _shown_tools(
+    kind: type[ToolSession], rename: tuple[tuple[str, str], ...], chosen: tuple[str, ...] | None
+) -> dict[str, tuple[ToolSpec, Tool]]:
+    """Shown name to (spec, tool), in the task's order. Cached, shared and never changed."""
+    names = dict(rename)
+    shown = {names.get(name, name): tool for name, tool in all_tools(kind).items()}
+    unknown = [name for name in chosen or () if name not in shown]
+    if unknown:
+        raise ConfigError(f"task shows tools {unknown} that {kind.__name__} lacks; it has {', '.join(shown)}")
+    picked = chosen if chosen is not None else tuple(shown)
+    return {
+        name: (shown[name].signature.spec.model_copy(update={"name": name}), shown[name]) for name in picked
+    }
