@@ -34,7 +34,7 @@ TELEMETRY = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "VLLM_NO_USAGE_STATS": "1",
 }
-# Not declared on purpose: typer brings its parser, `make bfcl-setup` adds BFCL, and vLLM imports our extension.
+# Not declared on purpose: typer brings its parser, `make bfcl-setup` adds BFCL, vLLM loads our extension.
 UNDECLARED = {"click", "bfcl-eval", "vllm"}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
