@@ -44,10 +44,13 @@ class Renderer(Protocol):
         """
         ...
 
-    def parse(self, token_ids: Sequence[int], *, call_prefix: str = "call") -> Turn:
+    def parse(
+        self, token_ids: Sequence[int], *, tools: Sequence[ToolSpec] = (), call_prefix: str = "call"
+    ) -> Turn:
         """The assistant turn in sampled tokens; malformed calls keep raw text and a ParseStatus.
 
-        Calls get ids `{call_prefix}_0`, `{call_prefix}_1`, ...
+        Calls get ids `{call_prefix}_0`, `{call_prefix}_1`, ... Formats that write values without types
+        (XML) read them by the schemas of `tools`; JSON formats ignore `tools`.
         """
         ...
 

@@ -1,0 +1,1 @@
+"""Parsers of tool-call formats: strict, with a lenient second look that only labels."""
