@@ -1,0 +1,212 @@
+"""The model side of an episode: who writes the assistant's turns and keeps the tokens of what was shown.
+
+`SamplingAuthor` asks an engine. The world side (tools, user, verifier, deadlines) is
+`pipeline.rollout_episode`; a demonstrator is an Author too (`synthesizers.demonstration`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
+
+from data import canonical
+from data.messages import Role, ToolSpec, Turn, text_parts
+from data.trajectories import Blame, Segment, Termination
+from pipeline.engines.base import Completion, Engine, FinishReason, Sampling
+from pipeline.errors import EngineProtocolError
+from pipeline.renderers.base import Renderer
+from pipeline.rollout_settings import ContextPolicy, Mode, RolloutSettings
+from pipeline.rollout_tokens import CallProtocol, ChatProtocol, InlineProtocol, SegmentBuilder
+
+DROPPED = "[result dropped]"
+"""What stands in place of a tool result that drop_old_results removed."""
+
+
+class EpisodeEnd(Exception):
+    """Why an episode is over; raised inside the loop and never seen outside it."""
+
+    def __init__(self, termination: Termination, blame: Blame = Blame.NONE, error: str = "") -> None:
+        super().__init__(error)
+        self.termination, self.blame, self.error = termination, blame, error
+
+
+class Written(NamedTuple):
+    """An assistant turn, and the ending it brought about, if any."""
+
+    turn: Turn
+    end: EpisodeEnd | None = None
+
+
+class Author(Protocol):
+    """Writes assistant turns. `segments` and the counters are read once, at the end."""
+
+    engine_calls: int
+
+    def begin(self, turns: Sequence[Turn], tools: tuple[ToolSpec, ...]) -> None:
+        """Start a segment that shows `turns` with `tools`; raises EpisodeEnd where it does not fit."""
+        ...
+
+    async def write(self, turns: Sequence[Turn]) -> Written | None:
+        """The next assistant turn; None where the author is done."""
+        ...
+
+    def read(self, turns: Sequence[Turn], *, new: int) -> None:
+        """Take notice of the last `new` turns; raises EpisodeEnd where they do not fit."""
+        ...
+
+    def segments(self) -> tuple[Segment, ...]:
+        """The token truth so far."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """What fixes the sampled tokens of an episode besides the prompt."""
+
+    task_id: str
+    seed: int
+    rollout_index: int
+
+    def turn_seed(self, turn: int) -> int:
+        """31-bit seed of one engine call; the same whatever else runs at the time."""
+        return int(canonical.digest(self.task_id, self.seed, self.rollout_index, turn, length=8), 16) >> 1
+
+
+class SamplingAuthor:
+    """Samples turns from an engine, token-in/token-out. `max_tokens` is the budget of the whole episode."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        renderer: Renderer,
+        sampling: Sampling,
+        settings: RolloutSettings,
+        draw: Draw,
+        max_tokens: int,
+        affinity: str,
+    ) -> None:
+        self.engine, self.renderer, self.settings = engine, renderer, settings
+        self.draw, self.affinity = draw, affinity
+        self.protocol: CallProtocol
+        if settings.mode is Mode.INLINE and settings.inline is not None:
+            self.protocol = InlineProtocol(renderer, settings.inline)
+        else:
+            self.protocol = ChatProtocol(renderer)
+        stops = sampling.stop_token_ids or renderer.stop_token_ids
+        self.sampling = replace(sampling, stop_token_ids=stops, stop=(*sampling.stop, *self.protocol.stop))
+        self.tokens_left = max_tokens
+        self.engine_calls = 0
+        self._builder: SegmentBuilder | None = None
+        self._closed: list[SegmentBuilder] = []
+        self._sampled: Sequence[int] = ()
+        self._dropped = 0
+
+    def begin(self, turns: Sequence[Turn], tools: tuple[ToolSpec, ...]) -> None:
+        """Render everything anew: the first prompt, or a prompt that no longer extends what was shown."""
+        shown = self.protocol.shown(tools)
+        builder = SegmentBuilder(self.renderer.render(drop_results(turns, self._dropped), shown), shown)
+        before = len(self._builder) if self._builder else 0
+        if self._builder is not None:
+            self._closed.append(self._builder)
+        self._builder = builder
+        self._spend(max(0, len(builder) - before), size=len(builder))
+
+    async def write(self, turns: Sequence[Turn]) -> Written:
+        """Sample one turn. Raises EngineProtocolError where the engine's answer cannot be trusted."""
+        builder = self._shown()
+        room = min(self.tokens_left, self.settings.max_context_tokens - len(builder))
+        seed = self.draw.turn_seed(self.engine_calls)
+        request = replace(self.sampling, max_tokens=min(self.sampling.max_tokens, room), seed=seed)
+        self.engine_calls += 1
+        completions = await self.engine.generate(
+            list(builder.token_ids), request, n=1, affinity=self.affinity
+        )
+        completion = _trusted(completions, limit=request.max_tokens)
+        builder.generated(completion, turn=len(turns))
+        self.tokens_left -= len(completion.token_ids)
+        self._sampled = completion.token_ids
+        turn = self.protocol.parse(completion.token_ids, call_prefix=f"call_{self.engine_calls - 1}")
+        return Written(turn, self._cut_off(completion, turn, room=room))
+
+    def read(self, turns: Sequence[Turn], *, new: int) -> None:
+        """Extend the segment by the tokens of new turns, or start one with older results dropped."""
+        builder, first = self._shown(), len(turns) - new
+        extension = self.protocol.extend(self._sampled, turns[first:], first_turn=first)
+        size = len(builder) + len(extension.token_ids)
+        full = size + self.sampling.max_tokens > self.settings.max_context_tokens
+        if full and self._may_drop(turns):
+            self.begin(turns, builder.tools)
+            return
+        self._spend(len(extension.token_ids), size=size)
+        builder.observed(extension)
+
+    def segments(self) -> tuple[Segment, ...]:
+        """Every segment that holds sampled tokens; a lone prompt where nothing was ever sampled."""
+        builders = [*self._closed, *([self._builder] if self._builder else [])]
+        return tuple(builder.build() for builder in builders if builder.logprobs or len(builders) == 1)
+
+    def _shown(self) -> SegmentBuilder:
+        assert self._builder is not None, "begin comes first"
+        return self._builder
+
+    def _spend(self, count: int, *, size: int) -> None:
+        """Charge `count` unsampled tokens; a turn must still fit behind the `size` tokens shown."""
+        if count >= self.tokens_left:
+            error = f"{count} more tokens, {self.tokens_left} left in the budget"
+            raise EpisodeEnd(Termination.TOKEN_BUDGET, Blame.AGENT, error)
+        if size >= self.settings.max_context_tokens:
+            error = f"{size} tokens to show, the context holds {self.settings.max_context_tokens}"
+            raise EpisodeEnd(Termination.CONTEXT_OVERFLOW, Blame.AGENT, error)
+        self.tokens_left -= count
+
+    def _may_drop(self, turns: Sequence[Turn]) -> bool:
+        """Whether older results are left to drop; marks them dropped."""
+        if self.settings.context_policy is not ContextPolicy.DROP_OLD_RESULTS:
+            return False
+        droppable = sum(turn.role is Role.TOOL for turn in turns) - self.settings.keep_results
+        if droppable <= self._dropped:
+            return False
+        self._dropped = droppable
+        return True
+
+    def _cut_off(self, completion: Completion, turn: Turn, *, room: int) -> EpisodeEnd | None:
+        """The ending a turn brings that ran into a limit before its stop token."""
+        if completion.finish_reason is not FinishReason.LENGTH:
+            return None
+        if len(completion.token_ids) < room:
+            if turn.tool_calls:
+                return None
+            error = f"a turn did not end within sampling.max_tokens={self.sampling.max_tokens}"
+            return EpisodeEnd(Termination.TOKEN_BUDGET, Blame.AGENT, error)
+        if self.tokens_left <= 0:
+            return EpisodeEnd(Termination.TOKEN_BUDGET, Blame.AGENT, "the episode's token budget is used up")
+        error = f"the context of {self.settings.max_context_tokens} tokens is full"
+        return EpisodeEnd(Termination.CONTEXT_OVERFLOW, Blame.AGENT, error)
+
+
+def drop_results(turns: Sequence[Turn], count: int) -> Sequence[Turn]:
+    """`turns` with the first `count` tool results replaced by DROPPED."""
+    shown, left = list(turns), count
+    for index, turn in enumerate(turns):
+        if left and turn.result is not None:
+            result = turn.result.model_copy(update={"parts": text_parts(DROPPED)})
+            shown[index] = turn.model_copy(update={"result": result})
+            left -= 1
+    return shown
+
+
+def _trusted(completions: Sequence[Completion], *, limit: int) -> Completion:
+    if len(completions) != 1:
+        raise EngineProtocolError(f"asked the engine for 1 completion, got {len(completions)}")
+    completion = completions[0]
+    tokens, logprobs = len(completion.token_ids), len(completion.logprobs)
+    if not 1 <= tokens <= limit:
+        raise EngineProtocolError(f"the engine returned {tokens} tokens, 1 to {limit} were allowed")
+    if tokens != logprobs:
+        raise EngineProtocolError(f"the engine returned {logprobs} log-probs for {tokens} tokens")
+    if not math.isfinite(sum(completion.logprobs)):
+        raise EngineProtocolError("the engine returned a log-prob that is not finite")
+    return completion
