@@ -42,7 +42,7 @@ def build_filters(
     for filter_ in filters:
         if filter_.name == _NEEDS_WHOLE_POOL and rejecting:
             raise ConfigError(
-                f"filter {filter_.name} stands after {rejecting}, so it would measure survivors only; put it first"
+                f"filter {filter_.name} stands after {rejecting}, it would see survivors only; put it first"
             )
         if filter_.name not in _REJECTS_NOTHING:
             rejecting = rejecting or filter_.name

@@ -66,7 +66,7 @@ class Difficulty:
         self.attempts: dict[str, Attempts] = {}
 
     def measure(self, trajectories: Iterable[Trajectory]) -> None:
-        """Count the policy's attempts and successes per task. Raises ConfigError where policies mix or miss."""
+        """Count the policy's attempts and successes per task. ConfigError where policies mix or lack."""
         self.attempts, seen, names = {}, set[tuple[str, str]](), set[str]()
         for trajectory in trajectories:
             policy = trajectory.policy

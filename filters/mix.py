@@ -107,7 +107,7 @@ class Mix:
                 hashes[bin_].append(self._hash(trajectory))
         counts = {bin_: len(values) for bin_, values in hashes.items()}
         used = self._sample_sizes(counts) if self.method is Method.SAMPLE else counts
-        weights = {bin_: 1.0 for bin_ in counts} if self.method is Method.SAMPLE else self._weights(counts)
+        weights = dict.fromkeys(counts, 1.0) if self.method is Method.SAMPLE else self._weights(counts)
         self._plans = {
             bin_: _Plan(weights[bin_], sorted(values)[used[bin_] - 1] if used[bin_] else -1)
             for bin_, values in hashes.items()
@@ -141,8 +141,8 @@ class Mix:
         label = label_of(trajectory, "difficulty")
         if label not in tuple(Bin):
             raise ConfigError(
-                f"trajectory {trajectory.trajectory_id} has difficulty {label!r}, mix needs one of {[*map(str, Bin)]}; "
-                "put the difficulty filter before mix"
+                f"trajectory {trajectory.trajectory_id} has difficulty {label!r}, mix needs one of "
+                f"{[*map(str, Bin)]}; put the difficulty filter before mix"
             )
         return self._others.get(Bin(label), label)
 

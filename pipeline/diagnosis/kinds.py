@@ -1,0 +1,215 @@
+"""What went right or wrong in one trajectory, decided from the record and, where given, the gold calls.
+
+A failure's kind is that of its first failing step: a malformed call the agent never recovered from,
+else the first call that departs from gold, else how the episode ended. Calls are matched to gold as a
+multiset (order is the verifier's business), then by name, then in order. Not covered: why the model
+erred, and tasks whose right answer is words alone (`wrong_answer` says only that the calls were right).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from data import canonical
+from data.messages import ParseStatus, Role, ToolCall
+from data.trajectories import Termination, Trajectory
+from pipeline.checks.attempts import Attempt, attempts
+
+
+class SuccessKind(StrEnum):
+    """How a task was solved."""
+
+    CLEAN = "clean"
+    RECOVERED = "recovered"
+    """After at least one malformed call or tool error."""
+    ROUNDABOUT = "roundabout"
+    """With calls that gold does not need."""
+
+
+class FailureKind(StrEnum):
+    """Why a task was not solved."""
+
+    INFRA = "infra"
+    """No reward: infrastructure, a cancelled episode, a broken verifier. Says nothing of the policy."""
+    FORMAT = "format"
+    """A call in a form only a lenient parser reads, or JSON that is no call."""
+    PARSE = "parse"
+    """A call that is not JSON, or cut off."""
+    UNKNOWN_TOOL = "unknown_tool"
+    """A well-formed call of a tool that was not shown."""
+    SCHEMA = "schema"
+    """A call of a shown tool whose arguments do not fit its schema."""
+    WRONG_TOOL = "wrong_tool"
+    WRONG_ARGUMENT = "wrong_argument"
+    MISSING_CALL = "missing_call"
+    EXTRA_CALL = "extra_call"
+    GAVE_UP = "gave_up"
+    """Finished without a single call where gold needs some."""
+    LOOP = "loop"
+    """The same call, or the same text, again and again."""
+    BUDGET = "budget"
+    """Out of turns, tokens, time or context."""
+    TOOL_ERROR = "tool_error"
+    """The last call was answered with an error and the agent stopped there."""
+    WRONG_ANSWER = "wrong_answer"
+    """Every call as in gold, yet the verifier says no: the final answer or the order is wrong."""
+    UNEXPLAINED = "unexplained"
+    """Well-formed calls, no gold to compare with."""
+
+
+class Match(StrEnum):
+    """How one executed or gold call compares."""
+
+    WRONG_TOOL = "wrong_tool"
+    WRONG_ARGUMENT = "wrong_argument"
+    MISSING_CALL = "missing_call"
+    EXTRA_CALL = "extra_call"
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """One difference between what was called and what gold calls."""
+
+    match: Match
+    turn: int | None
+    """Turn of the call; None for a missing one."""
+    called: ToolCall | None
+    gold: ToolCall | None
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Names of the arguments that differ, of a `wrong_argument`."""
+        if self.match is not Match.WRONG_ARGUMENT or self.called is None or self.gold is None:
+            return ()
+        made, wanted = self.called.parsed_arguments(), self.gold.parsed_arguments()
+        return tuple(sorted(key for key in made.keys() | wanted.keys() if made.get(key) != wanted.get(key)))
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one trajectory came to."""
+
+    kind: SuccessKind | FailureKind
+    step: int | None = None
+    """Which assistant turn failed first, counted from 1; None for a success or an ending without one."""
+    departures: tuple[Departure, ...] = ()
+
+
+_MALFORMED = {
+    ParseStatus.NOT_JSON: FailureKind.PARSE,
+    ParseStatus.TRUNCATED: FailureKind.PARSE,
+    ParseStatus.NOT_A_CALL: FailureKind.FORMAT,
+    ParseStatus.SALVAGEABLE: FailureKind.FORMAT,
+    ParseStatus.UNKNOWN_TOOL: FailureKind.UNKNOWN_TOOL,
+    ParseStatus.BAD_ARGUMENTS: FailureKind.SCHEMA,
+}
+_BUDGETS = {
+    Termination.TURN_BUDGET,
+    Termination.TOKEN_BUDGET,
+    Termination.TIME_BUDGET,
+    Termination.CONTEXT_OVERFLOW,
+}
+_LOOP_LENGTH = 3
+
+
+def find(trajectory: Trajectory, gold: Sequence[ToolCall] | None = None) -> Finding:
+    """The kind of success or failure of one trajectory. `gold`: the calls that solve its task."""
+    calls = list(attempts(trajectory))
+    departures = () if gold is None else tuple(compare(calls, gold))
+    if trajectory.reward is None:
+        return Finding(FailureKind.INFRA)
+    if trajectory.success:
+        return Finding(_success(calls, departures), departures=departures)
+    kind, turn = _failure(trajectory, calls, gold, departures)
+    return Finding(kind, _step(trajectory, turn), departures)
+
+
+def compare(calls: Sequence[Attempt], gold: Sequence[ToolCall]) -> list[Departure]:
+    """Differences between the executed calls and gold, wrong ones first, each in order of occurrence."""
+    wanted = list(gold)
+    made: list[Attempt] = []
+    for attempt in (attempt for attempt in calls if attempt.executed):
+        same = next((call for call in wanted if _key(call) == _key(attempt.call)), None)
+        if same is None:
+            made.append(attempt)
+        else:
+            wanted.remove(same)
+    departures = []
+    for attempt in list(made):
+        named = next((call for call in wanted if call.name == attempt.call.name), None)
+        if named is not None:
+            departures.append(Departure(Match.WRONG_ARGUMENT, attempt.turn, attempt.call, named))
+            made.remove(attempt)
+            wanted.remove(named)
+    paired = min(len(made), len(wanted))
+    pairs = zip(made[:paired], wanted[:paired], strict=True)
+    departures += [Departure(Match.WRONG_TOOL, attempt.turn, attempt.call, call) for attempt, call in pairs]
+    departures.sort(key=lambda departure: departure.turn or 0)
+    departures += [Departure(Match.MISSING_CALL, None, None, call) for call in wanted[paired:]]
+    departures += [Departure(Match.EXTRA_CALL, attempt.turn, attempt.call, None) for attempt in made[paired:]]
+    return departures
+
+
+def _success(calls: Sequence[Attempt], departures: Sequence[Departure]) -> SuccessKind:
+    if any(attempt.failed_in_tool or not attempt.call.ok for attempt in calls):
+        return SuccessKind.RECOVERED
+    extra = any(departure.match is Match.EXTRA_CALL for departure in departures)
+    return SuccessKind.ROUNDABOUT if extra else SuccessKind.CLEAN
+
+
+def _failure(
+    trajectory: Trajectory,
+    calls: Sequence[Attempt],
+    gold: Sequence[ToolCall] | None,
+    departures: Sequence[Departure],
+) -> tuple[FailureKind, int | None]:
+    """Kind and turn of the first failing step."""
+    if trajectory.termination is Termination.REPETITION or _is_loop(calls):
+        return FailureKind.LOOP, calls[-1].turn if calls else None
+    unrecovered = _unrecovered(calls)
+    if unrecovered is not None:
+        return _MALFORMED[unrecovered.call.status], unrecovered.turn
+    if not calls and gold and trajectory.termination is Termination.FINISHED:
+        return FailureKind.GAVE_UP, None
+    wrong = next((d for d in departures if d.match in (Match.WRONG_ARGUMENT, Match.WRONG_TOOL)), None)
+    if wrong is not None:
+        return FailureKind(wrong.match), wrong.turn
+    if trajectory.termination in _BUDGETS:
+        return FailureKind.BUDGET, None
+    if calls and calls[-1].failed_in_tool:
+        return FailureKind.TOOL_ERROR, calls[-1].turn
+    if departures:
+        return FailureKind(departures[0].match), departures[0].turn
+    return (FailureKind.UNEXPLAINED if gold is None else FailureKind.WRONG_ANSWER), None
+
+
+def _unrecovered(calls: Sequence[Attempt]) -> Attempt | None:
+    """The first malformed call of the run of malformed calls that the episode ended on."""
+    first = None
+    for attempt in reversed(calls):
+        if attempt.call.ok:
+            break
+        first = attempt
+    return first
+
+
+def _is_loop(calls: Sequence[Attempt]) -> bool:
+    tail = [_key(attempt.call) for attempt in calls[-_LOOP_LENGTH:]]
+    return len(tail) == _LOOP_LENGTH and len(set(tail)) == 1
+
+
+def _key(call: ToolCall) -> str:
+    """Equal for calls of one tool with equal arguments; malformed calls compare by their raw text."""
+    return (
+        canonical.digest(call.name, call.parsed_arguments())
+        if call.ok
+        else canonical.digest(call.status, call.raw)
+    )
+
+
+def _step(trajectory: Trajectory, turn: int | None) -> int | None:
+    if turn is None:
+        return None
+    return sum(said.role is Role.ASSISTANT for said in trajectory.turns[: turn + 1])

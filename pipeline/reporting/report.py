@@ -1,0 +1,105 @@
+"""The report of a run: `index.html` that opens without a network, and `report.json` with the same content.
+
+Decides what stands in a report and in which order; numbers come in as records and are not recomputed.
+"""
+
+from __future__ import annotations
+
+import os
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from data.errors import StoreError
+from data.messages import Record
+from pipeline.diagnosis.diagnose import Diagnosis, Group
+from pipeline.diagnosis.kinds import FailureKind, SuccessKind
+from pipeline.reporting.content import ComparisonRow, Curve, Fact, FunnelRow, ResultRow, Table
+from pipeline.reporting.html import page
+
+_KIND_ORDER = [*SuccessKind, *FailureKind]
+
+
+class Report(Record):
+    """Everything a report shows; empty parts are left out of the page."""
+
+    title: str
+    subtitle: str = ""
+    facts: tuple[Fact, ...] = ()
+    results: tuple[ResultRow, ...] = ()
+    comparisons: tuple[ComparisonRow, ...] = ()
+    curves: tuple[Curve, ...] = ()
+    funnel: tuple[FunnelRow, ...] = ()
+    diagnosis: Diagnosis | None = None
+    diagnosis_of: str = ""
+    """Which policy and tasks the diagnosis is of."""
+    tables: tuple[Table, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def write_report(report: Report, directory: Path) -> Path:
+    """Write `index.html` and `report.json` into `directory` (made where missing); returns the page's path.
+
+    Each file is replaced whole. Raises StoreError where they cannot be written.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        _replace(directory / "report.json", (report.model_dump_json(indent=1) + "\n").encode())
+        _replace(directory / "index.html", report_html(report))
+    except OSError as error:
+        raise StoreError(
+            f"report in {directory} cannot be written: {error}; free the path and run again"
+        ) from error
+    return directory / "index.html"
+
+
+def report_html(report: Report) -> bytes:
+    """The page as UTF-8 bytes."""
+    return page(
+        "report.html.j2",
+        report=report,
+        results=_grouped(report.results),
+        comparisons=_grouped(report.comparisons),
+        kinds=_kinds_present(report.diagnosis),
+        stack=_stack,
+        kind_class=kind_class,
+        numeric=_numeric_columns,
+    )
+
+
+def kind_class(kind: str) -> str:
+    """CSS class of a success or failure kind; fixed, so that colours mean the same in every report."""
+    return f"k{_KIND_ORDER.index(kind)}" if kind in _KIND_ORDER else "k0"
+
+
+def _stack(group: Group) -> list[tuple[str, int, str]]:
+    """The parts of a group's stacked bar in the fixed order of kinds."""
+    shares = sorted([*group.successes, *group.failures], key=lambda share: _KIND_ORDER.index(share.kind))
+    return [(share.kind, share.rate.successes, kind_class(share.kind)) for share in shares]
+
+
+def _kinds_present(diagnosis: Diagnosis | None) -> list[tuple[str, str]]:
+    if diagnosis is None:
+        return []
+    return [(name, style) for name, _, style in _stack(diagnosis.overall)]
+
+
+def _grouped(rows: tuple[Any, ...]) -> list[tuple[str, list[Any]]]:
+    """Rows by group, groups in order of first appearance."""
+    order = list(dict.fromkeys(row.group for row in rows))
+    ordered = sorted(rows, key=lambda row: order.index(row.group))
+    return [(name, list(members)) for name, members in groupby(ordered, key=lambda row: row.group)]
+
+
+def _numeric_columns(table: Table) -> list[bool]:
+    return [all(_is_number(row[column]) for row in table.rows) for column in range(len(table.columns))]
+
+
+def _is_number(cell: str) -> bool:
+    return cell.strip("+-–%× ").replace(",", "").replace(".", "", 1).isdigit() or cell in ("", "–")
+
+
+def _replace(path: Path, content: bytes) -> None:
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_bytes(content)
+    os.replace(temporary, path)
