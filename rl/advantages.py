@@ -1,0 +1,124 @@
+"""Advantages of groups of trajectories: which rewards are centred over which others, and how.
+
+Trajectories without a reward (infrastructure failures, cancelled ones) leave the group before
+anything is centred; they are counted, never scored 0. Not covered here: which tokens carry the
+advantage (`rl.rows`) and the importance ratios (`rl.grpo`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from data.errors import ConfigError
+from data.trajectories import Trajectory
+
+_EPSILON = 1e-6
+
+
+class AdvantageKind(StrEnum):
+    """How rewards of one group become advantages."""
+
+    GRPO = "grpo"
+    """(reward - mean) / (std + 1e-6), unbiased std."""
+    DR_GRPO = "dr_grpo"
+    """reward - mean: no division, so an easy or a hard task weighs no more than another."""
+    RLOO = "rloo"
+    """reward - mean of the others in the group."""
+
+
+class SingletonRule(StrEnum):
+    """What to do with a group of one."""
+
+    REFUSE = "refuse"
+    """ConfigError where the group was planned so; dropped and counted where failures shrank it."""
+    DROP = "drop"
+    """Leave it out and count it."""
+    REINFORCE = "reinforce"
+    """Advantage = reward (mean 0, std 1)."""
+
+
+@dataclass(slots=True)
+class AdvantageReport:
+    """Advantage per trajectory id, and what happened on the way."""
+
+    values: dict[str, float] = field(default_factory=dict)
+    groups: int = 0
+    """Groups with at least one rewarded trajectory."""
+    zero_variance_groups: int = 0
+    """Groups of two or more whose rewards are all equal: they train nothing."""
+    without_reward: int = 0
+    """Trajectories that left before centring because they have no reward."""
+    dropped_singletons: int = 0
+    reward_mean: float = 0.0
+    """Over rewarded trajectories; 0 without any."""
+    reward_std: float = 0.0
+    """Unbiased, over rewarded trajectories; 0 for fewer than two."""
+
+    @property
+    def zero_variance_share(self) -> float:
+        """Share of groups that train nothing because all their rewards are equal."""
+        return self.zero_variance_groups / self.groups if self.groups else 0.0
+
+
+def group_advantages(rewards: Sequence[float], kind: AdvantageKind = AdvantageKind.GRPO) -> list[float]:
+    """Advantages of one group, in order. A group of one gets its reward; equal rewards get exactly 0."""
+    if len(rewards) == 1:
+        return list(rewards)
+    if all(reward == rewards[0] for reward in rewards):
+        return [0.0] * len(rewards)
+    mean = math.fsum(rewards) / len(rewards)
+    if kind is AdvantageKind.RLOO:
+        return [(reward - mean) * len(rewards) / (len(rewards) - 1) for reward in rewards]
+    scale = _std(rewards) + _EPSILON if kind is AdvantageKind.GRPO else 1.0
+    return [(reward - mean) / scale for reward in rewards]
+
+
+def advantages(
+    trajectories: Iterable[Trajectory],
+    *,
+    kind: AdvantageKind = AdvantageKind.GRPO,
+    singletons: SingletonRule = SingletonRule.REFUSE,
+) -> AdvantageReport:
+    """Advantages of all `trajectories`, grouped by `group_id`.
+
+    Raises ConfigError for a group that never had a second member, unless `singletons` says otherwise.
+    """
+    report, groups, planned = AdvantageReport(), defaultdict[str, list[Trajectory]](list), defaultdict[str, set[int]](set)
+    for trajectory in trajectories:
+        planned[trajectory.group_id].add(trajectory.rollout_index)
+        if trajectory.reward is None:
+            report.without_reward += 1
+        else:
+            groups[trajectory.group_id].append(trajectory)
+    for group_id, members in groups.items():
+        if len(members) == 1 and singletons is not SingletonRule.REINFORCE:
+            if singletons is SingletonRule.REFUSE and len(planned[group_id]) == 1:
+                raise ConfigError(
+                    f"group {group_id} (task {members[0].task_id}) has 1 trajectory; GRPO needs at least 2 to centre "
+                    f"over: raise the group size, or set singletons to 'drop' or 'reinforce'"
+                )
+            report.dropped_singletons += 1
+            continue
+        rewards = [_total(member) for member in members]
+        report.groups += 1
+        report.zero_variance_groups += len(rewards) > 1 and all(reward == rewards[0] for reward in rewards)
+        for member, value in zip(members, group_advantages(rewards, kind), strict=True):
+            report.values[member.trajectory_id] = value
+    totals = [_total(member) for members in groups.values() for member in members]
+    report.reward_mean = math.fsum(totals) / len(totals) if totals else 0.0
+    report.reward_std = _std(totals) if len(totals) > 1 else 0.0
+    return report
+
+
+def _total(trajectory: Trajectory) -> float:
+    assert trajectory.reward is not None
+    return trajectory.reward.total
+
+
+def _std(values: Sequence[float]) -> float:
+    mean = math.fsum(values) / len(values)
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))

@@ -1,0 +1,108 @@
+"""Checkpoints of a training run: whole directories that appear by a rename, and the resume from them.
+
+A checkpoint is `step-000012/` with the trainable weights, the optimiser's and the random state, and
+`state.json`. A killed write leaves a hidden directory that the next start removes. A checkpoint of
+other data or another configuration is refused with what differs. Not covered: the finished model
+(`rl.weights`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from data.errors import ConfigError, StoreError
+from data.faults import kill_point
+from rl.lm import require_torch
+from rl.weights import sync_file
+
+_KEPT = 2
+_PREFIX = "step-"
+
+
+class Checkpoints:
+    """The checkpoints in one directory; `identity` names what must be equal to resume."""
+
+    def __init__(self, directory: Path, *, identity: Mapping[str, Any]) -> None:
+        self._directory = directory
+        self._identity: dict[str, Any] = json.loads(json.dumps(dict(identity)))
+
+    def save(self, step: int, model: Any, optimizer: Any, state: Mapping[str, Any]) -> Path:
+        """Write the checkpoint of `step` and drop all but the newest two. StoreError on a full disk."""
+        torch = require_torch()
+        self._directory.mkdir(parents=True, exist_ok=True)
+        target = self._directory / f"{_PREFIX}{step:06d}"
+        aside = Path(tempfile.mkdtemp(prefix=".writing-", dir=self._directory))
+        try:
+            torch.save(trainable(model), aside / "weights.pt")
+            kill_point("checkpoint.write.middle")
+            torch.save({"optimizer": optimizer.state_dict(), "rng": torch.get_rng_state()}, aside / "optimizer.pt")
+            content = {"identity": self._identity, "step": step, "state": dict(state)}
+            (aside / "state.json").write_text(json.dumps(content), encoding="utf-8")
+            for file in aside.iterdir():
+                sync_file(file)
+        except (OSError, RuntimeError) as error:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise StoreError(f"cannot write checkpoint {target}: {error}; free disk space and run again") from error
+        if target.exists():
+            shutil.rmtree(target)
+        kill_point("checkpoint.rename.before")
+        os.rename(aside, target)
+        kill_point("checkpoint.rename.after")
+        for old in self._complete()[:-_KEPT]:
+            shutil.rmtree(old)
+        return target
+
+    def restore(self, model: Any, optimizer: Any) -> tuple[int, dict[str, Any]]:
+        """Load the newest checkpoint; (0, {}) without one. ConfigError where it belongs to other work."""
+        self.clean()
+        complete = self._complete()
+        if not complete:
+            return 0, {}
+        torch = require_torch()
+        newest = complete[-1]
+        content = json.loads((newest / "state.json").read_text(encoding="utf-8"))
+        self._refuse_other(newest, content["identity"])
+        weights = torch.load(newest / "weights.pt", weights_only=True)
+        with torch.no_grad():
+            for name, parameter in trainable(model).items():
+                parameter.copy_(weights[name])
+        saved = torch.load(newest / "optimizer.pt", weights_only=True)
+        optimizer.load_state_dict(saved["optimizer"])
+        torch.set_rng_state(saved["rng"])
+        return int(content["step"]), content["state"]
+
+    def clean(self) -> None:
+        """Remove what a killed write left behind."""
+        for left in self._directory.glob(".writing-*"):
+            shutil.rmtree(left)
+
+    def remove(self) -> None:
+        """Delete all checkpoints (the run is finished and its model saved)."""
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _complete(self) -> list[Path]:
+        return sorted(path for path in self._directory.glob(f"{_PREFIX}*") if (path / "state.json").is_file())
+
+    def _refuse_other(self, path: Path, found: Mapping[str, Any]) -> None:
+        names = sorted({*found, *self._identity})
+        differing = [
+            f"{name}: checkpoint {found.get(name)!r}, now {self._identity.get(name)!r}"
+            for name in names
+            if found.get(name) != self._identity.get(name)
+        ]
+        if differing:
+            raise ConfigError(
+                f"{path} belongs to other work ({'; '.join(differing)}); restore that, or delete "
+                f"{self._directory} to start from step 0"
+            )
+
+
+def trainable(model: Any) -> dict[str, Any]:
+    """Name to parameter of everything the optimiser changes."""
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}

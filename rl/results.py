@@ -1,0 +1,147 @@
+"""What a training run reports: one record per step and one per run, written last."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from data.errors import ConfigError
+from rl.lm import unwrap
+from rl.weights import save_adapter, save_model
+
+RESULT_FILE = "training.json"
+
+
+@dataclass(frozen=True, slots=True)
+class StepMetrics:
+    """One optimiser step. The fields below `train_seconds` are GRPO's and stay 0 in supervised training."""
+
+    step: int
+    """From 1."""
+    total_steps: int
+    loss: float
+    trained_tokens: int
+    row_tokens: int
+    """Tokens of the rows, shared prefixes counted for every row."""
+    computed_tokens: int
+    """Tokens the model computed, shared prefixes counted once."""
+    grad_norm: float
+    """Before clipping."""
+    learning_rate: float
+    train_seconds: float
+    rollout_seconds: float = 0.0
+    push_seconds: float = 0.0
+    """Time to save the weights and get them into the model server."""
+    reward_mean: float = 0.0
+    reward_std: float = 0.0
+    zero_variance_share: float = 0.0
+    """Share of groups whose rewards are all equal."""
+    trajectories: int = 0
+    without_reward: int = 0
+    """Trajectories left out because they have no reward."""
+    generated_tokens: int = 0
+    entropy: float = 0.0
+    """Mean over trained tokens, nats."""
+    masked_share: float = 0.0
+    """Share of trained tokens the mismatch correction zeroed or capped."""
+    kl_to_sampler: float = 0.0
+    """Mean of log p(sampler) - log p(trainer) over trained tokens, nats."""
+    logprob_gap: float = 0.0
+    """Mean |log p(sampler) - log p(trainer)| over trained tokens, before the update."""
+    clip_share: float = 0.0
+    """Share of trained tokens whose ratio was clipped."""
+    weights_digest: str = ""
+    """Digest of the weights after the step, where they were pushed."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainResult:
+    """A finished training run."""
+
+    model_dir: str
+    """Servable model directory (an adapter is merged into it)."""
+    adapter_dir: str
+    """The adapter alone; "" without LoRA."""
+    weights_digest: str
+    steps: int
+    trained_tokens: int
+    row_tokens: int
+    computed_tokens: int
+    generated_tokens: int
+    seconds: float
+    """Rollout, training and pushing together, over all sessions of the run."""
+    train_seconds: float
+    dropped_overlong: int
+    resumed_from: int
+    """Step this session started at."""
+    history: tuple[StepMetrics, ...]
+
+    @property
+    def losses(self) -> list[float]:
+        """Loss per step."""
+        return [entry.loss for entry in self.history]
+
+    @property
+    def row_tokens_per_second(self) -> float:
+        """Row tokens per second of training time."""
+        return self.row_tokens / self.train_seconds if self.train_seconds else 0.0
+
+
+def finish(
+    model: Any,
+    model_dir: Path,
+    out_dir: Path,
+    history: Sequence[StepMetrics],
+    *,
+    identity: Mapping[str, Any],
+    dropped: int,
+    resumed_from: int,
+) -> TrainResult:
+    """Save the model (and adapter) into `out_dir`, then the result; the result file marks completion."""
+    digest = save_model(model, model_dir, out_dir)
+    adapter = out_dir / "adapter" if unwrap(model) is not model else None
+    if adapter is not None:
+        save_adapter(model, adapter)
+    train_seconds = sum(entry.train_seconds for entry in history)
+    result = TrainResult(
+        model_dir=str(out_dir),
+        adapter_dir=str(adapter or ""),
+        weights_digest=digest,
+        steps=len(history),
+        trained_tokens=sum(entry.trained_tokens for entry in history),
+        row_tokens=sum(entry.row_tokens for entry in history),
+        computed_tokens=sum(entry.computed_tokens for entry in history),
+        generated_tokens=sum(entry.generated_tokens for entry in history),
+        seconds=train_seconds + sum(entry.rollout_seconds + entry.push_seconds for entry in history),
+        train_seconds=train_seconds,
+        dropped_overlong=dropped,
+        resumed_from=resumed_from,
+        history=tuple(history),
+    )
+    aside = out_dir / f".{RESULT_FILE}.new"
+    aside.write_text(json.dumps({"identity": dict(identity), "result": asdict(result)}), encoding="utf-8")
+    os.replace(aside, out_dir / RESULT_FILE)
+    return result
+
+
+def finished_result(out_dir: Path, identity: Mapping[str, Any]) -> TrainResult | None:
+    """The result of a run that already finished in `out_dir`; ConfigError where it is of other work."""
+    path = out_dir / RESULT_FILE
+    if not path.is_file():
+        return None
+    content = json.loads(path.read_text(encoding="utf-8"))
+    wanted = json.loads(json.dumps(dict(identity)))
+    differing = sorted(name for name in wanted if content["identity"].get(name) != wanted[name])
+    if differing:
+        raise ConfigError(
+            f"{out_dir} holds a finished model of other work (different: {', '.join(differing)}); "
+            f"choose another directory or delete it"
+        )
+    value = content["result"]
+    history = tuple(StepMetrics(**entry) for entry in value.pop("history"))
+    return TrainResult(**value, history=history)
+

@@ -1,0 +1,105 @@
+"""Trained weights on their way out: digest, atomic save, merged adapter.
+
+The digest is the one the model server computes (`pipeline.serve_extension`): over checkpoint names
+and bfloat16-rounded values, so equality means the server answers with these weights. Not covered:
+optimiser state (`rl.checkpoints`) and the push itself (the engine's business).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from data.faults import kill_point
+from pipeline.serve_extension import weights_digest
+from rl.lm import require_torch, unwrap
+
+_NOT_COPIED = (".safetensors", ".bin", ".pt", ".index.json")
+
+
+def named_weights(model: Any) -> Iterator[tuple[str, Any]]:
+    """(checkpoint name, float32 tensor) of every weight, an adapter merged in; a tied head is left out."""
+    causal = unwrap(model)
+    tied = set(getattr(causal, "_tied_weights_keys", None) or ()) if causal.config.tie_word_embeddings else set()
+    deltas = _adapter_deltas(model)
+    for name, tensor in causal.state_dict().items():
+        if name in tied or ".lora_" in name:
+            continue
+        name = name.replace(".base_layer.", ".")
+        delta = deltas.get(name)
+        yield name, tensor.detach() if delta is None else tensor.detach() + delta
+
+
+def model_digest(model: Any) -> str:
+    """Digest of a live model's (merged) weights; equals the server's after it loaded them."""
+    return weights_digest(named_weights(model))
+
+
+def save_model(model: Any, source_dir: Path, target: Path) -> str:
+    """Write a servable model directory (merged weights, config and tokenizer of `source_dir`); its digest.
+
+    The directory appears whole or not at all; an existing one is replaced.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as aside:
+        built = Path(aside) / target.name
+        copy_sidecars(source_dir, built)
+        digest = save_weights(model, built)
+        kill_point("model.rename.before")
+        if target.exists():
+            os.rename(target, Path(aside) / "old")
+        os.rename(built, target)
+    return digest
+
+
+def save_weights(model: Any, directory: Path) -> str:
+    """Replace `directory`/model.safetensors by a rename, so that a server reloading it sees whole files."""
+    from safetensors.torch import save_file
+
+    weights = {name: tensor.contiguous() for name, tensor in named_weights(model)}
+    aside = directory / ".model.safetensors.new"
+    save_file(weights, str(aside), metadata={"format": "pt"})
+    sync_file(aside)
+    os.replace(aside, directory / "model.safetensors")
+    return weights_digest(weights.items())
+
+
+def save_adapter(model: Any, directory: Path) -> None:
+    """Write the LoRA adapter alone, in the form servers load; whole or not at all."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{directory.name}-", dir=directory.parent) as aside:
+        built = Path(aside) / directory.name
+        model.save_pretrained(str(built))
+        if directory.exists():
+            os.rename(directory, Path(aside) / "old")
+        os.rename(built, directory)
+
+
+def copy_sidecars(source_dir: Path, target: Path) -> None:
+    """Copy config, tokenizer and template files, everything but weights."""
+    target.mkdir(parents=True, exist_ok=True)
+    for file in source_dir.iterdir():
+        if file.is_file() and not file.name.endswith(_NOT_COPIED) and not file.name.startswith("."):
+            shutil.copyfile(file, target / file.name)
+
+
+def sync_file(path: Path) -> None:
+    """Flush a written file to disk."""
+    with open(path, "rb") as handle:
+        os.fsync(handle.fileno())
+
+
+def _adapter_deltas(model: Any) -> dict[str, Any]:
+    """Per checkpoint name, the weight change of the active LoRA adapter."""
+    require_torch()
+    if unwrap(model) is model:
+        return {}
+    return {
+        f"{name}.weight": module.get_delta_weight("default").detach()
+        for name, module in unwrap(model).named_modules()
+        if hasattr(module, "get_delta_weight") and "default" in getattr(module, "lora_A", {})
+    }

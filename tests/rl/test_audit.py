@@ -1,0 +1,96 @@
+"""What the mask audit refuses, and what it shows."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+import pytest
+from rich.console import Console
+
+from data.errors import ConfigError
+from data.messages import assistant, user
+from data.trajectories import Origin, Segment, Termination
+from rl.audit import audit, print_audit
+from rl.rows import sft_rows
+from tests.rl.builders import GENERATED, OBSERVATION, PROMPT, STOP, segment, trajectory, two_turns
+
+
+def _refusal(*segments: Segment, **options: object) -> str:
+    with pytest.raises(ConfigError) as caught:
+        audit([trajectory(*segments, **options)], stop_token_ids={STOP}).refuse()  # type: ignore[arg-type]
+    return str(caught.value)
+
+
+def test_a_clean_trajectory_passes_with_counts() -> None:
+    row = trajectory(two_turns([5, 6], [7, STOP], [8, 9], [10, STOP]))
+    report = audit([row], stop_token_ids={STOP}, rows=sft_rows([row])).refuse()
+    assert (report.tokens, report.trained_tokens, report.finished_turns, report.cut_off_turns) == (8, 4, 2, 0)
+
+
+def test_a_stop_token_left_to_the_observation_is_refused() -> None:
+    text = _refusal(two_turns([5, 6], [7], [STOP, 8, 9], [10, STOP]))
+    assert "stop token of a finished turn is untrained" in text and "turn 1" in text
+
+
+@pytest.mark.parametrize("origin", list(Origin))
+def test_a_finished_episode_must_end_in_a_trained_stop_token(origin: Origin) -> None:
+    assert "untrained" in _refusal(two_turns([5], [7, STOP], [8], [10], origin=origin))
+
+
+def test_a_sampled_turn_cut_off_by_length_is_counted_not_refused() -> None:
+    row = trajectory(two_turns([5, 6], [7], [STOP, 8, 9], [10, STOP], origin=Origin.SAMPLED))
+    report = audit([row], stop_token_ids={STOP}).refuse()
+    assert (report.cut_off_turns, report.finished_turns) == (1, 1)
+
+
+def test_mostly_cut_off_turns_are_refused() -> None:
+    cut = two_turns([5, 6], [7], [STOP, 8, 9], [10], origin=Origin.SAMPLED)
+    assert "would not learn to stop" in _refusal(cut, termination=Termination.TOKEN_BUDGET)
+
+
+def test_a_trained_tool_turn_is_refused() -> None:
+    wrong = segment([(PROMPT, 0, [5]), (GENERATED, 1, [7, STOP]), (GENERATED, 2, [8, 9]), (GENERATED, 3, [1, STOP])])
+    assert "an observation token is trained" in _refusal(wrong)
+
+
+def test_a_span_that_swallowed_the_observation_is_refused() -> None:
+    assert "stop token lies inside" in _refusal(segment([(PROMPT, 0, [5]), (GENERATED, 1, [7, STOP, 8, 9, 10, STOP])]))
+
+
+def test_a_mask_that_trains_an_observation_is_refused() -> None:
+    row = trajectory(two_turns([5, 6], [7, STOP], [8, 9], [10, STOP]))
+    (good,) = sft_rows([row])
+    planted = type(good)(**{name: getattr(good, name) for name in good.__slots__} | {"mask": (0.0,) * 4 + (1.0,) * 4})
+    assert audit([row], stop_token_ids={STOP}, rows=[good]).problems == []
+    with pytest.raises(ConfigError, match="observation span is trained"):
+        audit([row], stop_token_ids={STOP}, rows=[planted]).refuse()
+
+
+def test_nothing_trained_is_refused() -> None:
+    only_prompt = segment([(PROMPT, 0, [5, 6]), (OBSERVATION, 2, [8])])
+    assert "trains no token" in _refusal(only_prompt)
+    weightless = (user("do it"), assistant("a", weight=0.0))
+    assert "nothing is trained" in _refusal(segment([(PROMPT, 0, [5]), (GENERATED, 1, [7, STOP])]), turns=weightless)
+
+
+def test_an_inline_turn_resumes_without_a_stop_token() -> None:
+    inline = segment(
+        [(PROMPT, 0, [5]), (GENERATED, 1, [7, 8]), (OBSERVATION, 1, [9]), (GENERATED, 1, [10, STOP])],
+        origin=Origin.SAMPLED,
+    )
+    report = audit([trajectory(inline, turns=(user("q"), assistant("a")))], stop_token_ids={STOP}).refuse()
+    assert (report.finished_turns, report.cut_off_turns, report.trained_tokens) == (1, 0, 4)
+
+
+def _decode(ids: Sequence[int]) -> str:
+    return "".join(f"<{token}>" for token in ids)
+
+
+def test_printing_brackets_spans_without_colours_and_colours_them_with() -> None:
+    row = trajectory(two_turns([5], [7, STOP], [8], [10, STOP]))
+    plain, colour = io.StringIO(), io.StringIO()
+    print_audit(row, _decode, console=Console(file=plain, width=200))
+    print_audit(row, _decode, console=Console(file=colour, width=200, force_terminal=True, color_system="standard"))
+    assert "[prompt 0|<5>][trained 1|<7><2>][observation 2|<8>][trained 3|<10><2>]" in plain.getvalue()
+    assert "\x1b[1;32m<7><2>" in colour.getvalue() and "\x1b[36m<8>" in colour.getvalue()

@@ -1,0 +1,206 @@
+"""Supervised training on a tiny model: it memorises, resumes to the same weights, and refuses bad input."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from data.errors import ConfigError
+from data.trajectories import Trajectory
+from rl.checkpoints import Checkpoints
+from rl.lm import LoraSettings, Precision
+from rl.models import checkpoint_digest
+from rl.results import StepMetrics, TrainResult
+from rl.sft import SftConfig, cut_by_tokens, plan_steps, train_sft
+from rl.rows import sft_rows
+from tests.rl.builders import STOP, trajectory, two_turns
+from tests.tiny import make_tiny_model
+
+CONFIG = SftConfig(
+    epochs=60, tokens_per_step=64, learning_rate=3e-3, precision=Precision.FLOAT32, warmup_steps=2, tokens_per_pass=128
+)
+SHORT = replace(CONFIG, epochs=6, tokens_per_step=20, checkpoint_every=2)
+
+
+def three_rows() -> list[Trajectory]:
+    """Three trajectories that differ after a common prompt; the right answer depends on its last token."""
+    return [
+        trajectory(two_turns([5, 6, 40 + i], [70 + i, 80 + i, STOP], [90, 91], [60 + i, STOP]), index=i)
+        for i in range(3)
+    ]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("tiny"))
+
+
+def _train(tiny: Path, out: Path, config: SftConfig, **options: object) -> TrainResult:
+    return train_sft(
+        options.pop("rows", None) or three_rows(),  # type: ignore[arg-type]
+        model_dir=tiny,
+        out_dir=out,
+        config=config,
+        stop_token_ids={STOP},
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def test_it_memorises_three_rows_and_saves_a_loadable_model(tiny: Path, tmp_path: Path) -> None:
+    seen: list[StepMetrics] = []
+    result = _train(tiny, tmp_path / "out", CONFIG, on_progress=seen.append)
+    assert result.losses[0] > 4.0 and result.losses[-1] < 0.05
+    assert [entry.step for entry in seen] == list(range(1, result.steps + 1))
+    assert result.trained_tokens == 15 * 60 and result.row_tokens == 30 * 60
+    assert result.computed_tokens < result.row_tokens
+    assert result.weights_digest == checkpoint_digest(tmp_path / "out")
+    assert (tmp_path / "out" / "tokenizer.json").is_file() and (tmp_path / "out" / "chat_template.jinja").is_file()
+
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    for i in range(3):
+        out = model.generate(torch.tensor([[5, 6, 40 + i]]), max_new_tokens=3, do_sample=False)
+        assert out[0, 3:].tolist() == [70 + i, 80 + i, STOP]
+
+
+def test_observations_and_prompts_are_not_learned(tiny: Path, tmp_path: Path) -> None:
+    first = _train(tiny, tmp_path / "a", replace(CONFIG, epochs=1))
+    relabelled = [
+        trajectory(two_turns([5, 6, 40 + i], [70 + i, 80 + i, STOP], [90, 91], [60 + i, STOP]), index=i, weight=w)
+        for i, w in enumerate([1.0, 1.0, 0.0])
+    ]
+    second = _train(tiny, tmp_path / "b", replace(CONFIG, epochs=1), rows=relabelled)
+    assert second.trained_tokens == 10 and first.trained_tokens == 15
+
+
+def test_sample_weight_multiplies_the_loss(tiny: Path, tmp_path: Path) -> None:
+    def loss(weights: tuple[float, float]) -> float:
+        rows = [trajectory(two_turns([5, 6], [70 + i, STOP], [90], [60, STOP]), index=i, weight=w) for i, w in enumerate(weights)]
+        return _train(tiny, tmp_path / f"{weights}", replace(CONFIG, epochs=1), rows=rows).losses[0]
+
+    only_first, only_second, mixed = loss((1.0, 0.0)), loss((0.0, 1.0)), loss((1.0, 3.0))
+    assert mixed == pytest.approx((only_first + 3 * only_second) / 4, abs=1e-5)
+    assert only_first != pytest.approx(only_second, abs=1e-4)
+
+
+class _Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize("lora", [None, LoraSettings(rank=2)])
+def test_an_interrupted_run_resumes_to_the_same_weights(tiny: Path, tmp_path: Path, lora: LoraSettings | None) -> None:
+    config = replace(SHORT, lora=lora)
+    whole = _train(tiny, tmp_path / "whole", config)
+
+    def stop_at_seven(metrics: StepMetrics) -> None:
+        if metrics.step == 7:
+            raise _Stop
+
+    with pytest.raises(_Stop):
+        _train(tiny, tmp_path / "cut", config, on_progress=stop_at_seven)
+    resumed = _train(tiny, tmp_path / "cut", config)
+    assert resumed.resumed_from == 6 and resumed.steps == whole.steps == 12
+    assert resumed.weights_digest == whole.weights_digest and resumed.losses == whole.losses
+    assert not (tmp_path / "cut.checkpoints").exists()
+    assert (resumed.adapter_dir != "") == (lora is not None)
+
+
+def test_a_finished_run_is_returned_and_another_one_refused(tiny: Path, tmp_path: Path) -> None:
+    first = _train(tiny, tmp_path / "out", SHORT)
+    assert _train(tiny, tmp_path / "out", replace(SHORT, checkpoint_every=0)) == first
+    with pytest.raises(ConfigError, match="finished model of other work"):
+        _train(tiny, tmp_path / "out", replace(SHORT, epochs=7))
+
+
+def test_a_checkpoint_of_other_work_is_refused_with_what_differs(tiny: Path, tmp_path: Path) -> None:
+    def stop(metrics: StepMetrics) -> None:
+        if metrics.step == 3:
+            raise _Stop
+
+    with pytest.raises(_Stop):
+        _train(tiny, tmp_path / "out", SHORT, on_progress=stop)
+    with pytest.raises(ConfigError, match=r"rows: checkpoint"):
+        _train(tiny, tmp_path / "out", SHORT, rows=three_rows()[:2])
+
+
+def test_adapter_merge_equals_the_adapted_model(tiny: Path, tmp_path: Path) -> None:
+    result = _train(tiny, tmp_path / "out", replace(CONFIG, epochs=20, lora=LoraSettings(rank=4), learning_rate=1e-2))
+    assert result.losses[-1] < result.losses[0] - 1.0
+
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    ids = torch.tensor([[5, 6, 40, 70]])
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "out")(ids).logits
+    adapted = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny), result.adapter_dir)(ids).logits
+    torch.testing.assert_close(merged, adapted, atol=1e-4, rtol=1e-4)
+    assert float((merged - AutoModelForCausalLM.from_pretrained(tiny)(ids).logits).abs().max()) > 0.1
+
+
+def test_order_follows_the_seed_and_the_rows_not_their_order() -> None:
+    rows = sft_rows([trajectory(two_turns([5, 6], [70 + i, STOP], [90], [60, STOP]), index=i) for i in range(9)])
+    config = replace(SHORT, tokens_per_step=15)
+    assert plan_steps(rows, config) == plan_steps(rows[::-1], config)
+    assert plan_steps(rows, config) != plan_steps(rows, replace(config, seed=1))
+    assert len(plan_steps(rows, replace(config, max_steps=4))) == 4
+    assert [len(cut) for cut in cut_by_tokens(rows, 15)] == [3, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("epochs", 0), ("learning_rate", 0.0), ("overlong", "cut"), ("warmup_steps", -1)]
+)
+def test_impossible_settings_are_refused(field: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=field):
+        replace(CONFIG, **{field: value})
+
+
+def test_a_wrong_mask_stops_training_before_the_model_is_loaded(tmp_path: Path) -> None:
+    wrong = [trajectory(two_turns([5, 6], [7], [STOP, 9], [10, STOP]))]
+    with pytest.raises(ConfigError, match="mask audit refuses"):
+        _train(tmp_path / "missing", tmp_path / "out", CONFIG, rows=wrong)
+
+
+def test_left_overs_of_a_killed_write_are_removed(tmp_path: Path) -> None:
+    (tmp_path / ".writing-x").mkdir(parents=True)
+    (tmp_path / ".writing-x" / "weights.pt").write_bytes(b"half")
+    assert Checkpoints(tmp_path, identity={}).restore(None, None) == (0, {})
+    assert list(tmp_path.iterdir()) == []
+
+
+_CHILD = """
+import sys
+from pathlib import Path
+from tests.rl.test_sft import SHORT, three_rows, STOP
+from rl.sft import train_sft
+train_sft(three_rows(), model_dir=Path(sys.argv[1]), out_dir=Path(sys.argv[2]), config=SHORT, stop_token_ids={STOP})
+"""
+
+
+@pytest.mark.rl
+@pytest.mark.parametrize(
+    ("point", "resumed_from"),
+    [
+        ("checkpoint.write.middle:2", 2),
+        ("checkpoint.rename.before:2", 2),
+        ("checkpoint.rename.after:2", 4),
+        ("model.rename.before", 10),
+    ],
+)
+def test_kill_9_around_a_checkpoint_loses_no_finished_step(tiny: Path, tmp_path: Path, point: str, resumed_from: int) -> None:
+    whole = _train(tiny, tmp_path / "whole", SHORT)
+    environment = os.environ | {"TRAJSMITH_KILL_AT": point}
+    command = [sys.executable, "-c", _CHILD, str(tiny), str(tmp_path / "cut")]
+    assert subprocess.run(command, env=environment, capture_output=True).returncode == -signal.SIGKILL
+    resumed = _train(tiny, tmp_path / "cut", SHORT)
+    assert resumed.resumed_from == resumed_from
+    assert resumed.weights_digest == whole.weights_digest
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
