@@ -50,7 +50,7 @@ class ServedWeights:
 
     def trajsmith_load(self, path: str = "") -> dict[str, str]:
         """Load the checkpoint at `path` ("" = the one in use) in place; its digest and path."""
-        from vllm.model_executor.model_loader import get_model_loader  # type: ignore[import-not-found]
+        from vllm.model_executor.model_loader import get_model_loader
 
         runner: Any = self.model_runner  # type: ignore[attr-defined]
         config = runner.model_config

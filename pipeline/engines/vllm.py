@@ -1,0 +1,270 @@
+"""The engine that asks vLLM servers: token ids in and out over `/v1/completions`, weights pushed by path.
+
+Every answer is checked before it is believed: the prompt came back unchanged, as many finite
+log-probs as tokens, a known finish reason. All sampling fields are sent, so no default of the server
+or the model's files changes the distribution. Weight updates wait for running requests and hold new
+ones back, so a completion is of one version. Not covered: starting servers (`pipeline.server`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from pipeline.engines.base import Completion, FinishReason, Sampling
+from pipeline.errors import ConfigError, EngineError, EngineProtocolError
+from pipeline.http import HttpPolicy, HttpPool
+
+_PROBE_IDS = [11, 23, 5, 17, 42, 31, 7, 29]
+_NEUTRAL = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+_RESET_TRIES = 20
+
+
+class VllmEngine:
+    """One model behind one or many vLLM servers."""
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        model: str,
+        name: str = "",
+        weights_version: str = "",
+        policy: HttpPolicy | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        """`model` is the served name, `name` what results show; `urls` without `/v1`."""
+        self.model, self.name = model, name or model
+        self.weights_version = weights_version
+        self.pool = HttpPool(urls, policy=policy, transport=transport)
+        self._running, self._updating = 0, False
+        self._changed: asyncio.Condition | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def generate(
+        self, token_ids: list[int], sampling: Sampling, *, n: int = 1, affinity: str = ""
+    ) -> list[Completion]:
+        """See `Engine.generate`."""
+        body = self._body(token_ids, sampling, n)
+        async with self._request():
+            version = self.weights_version
+
+            def read(answer: Any) -> list[Completion]:
+                return read_completions(answer, token_ids, n=n, weights_version=version)
+
+            return await self.pool.request("/v1/completions", body, affinity=affinity, validate=read)
+
+    async def score(self, token_ids: list[int]) -> list[float]:
+        """See `Engine.score`; at temperature 1."""
+        if len(token_ids) < 2:
+            return []
+        body = self._body(token_ids, Sampling(temperature=0.0, max_tokens=1), 1) | {"prompt_logprobs": 0}
+        async with self._request():
+            return await self.pool.request(
+                "/v1/completions", body, validate=lambda answer: read_prompt_logprobs(answer, token_ids)
+            )
+
+    async def check(self) -> int:
+        """The longest sequence every server takes, after making sure they are what we need.
+
+        Raises ConfigError where a server has another model, or returns log-probs from before temperature.
+        """
+        lengths = [
+            _max_model_len(answer, self.model)
+            for answer in await self.pool.broadcast("/v1/models", method="GET")
+        ]
+        sampling = Sampling(temperature=0.05, max_tokens=1, seed=0)
+        sampled = (await self.generate(_PROBE_IDS, sampling))[0]
+        scored = (await self.score([*_PROBE_IDS, sampled.token_ids[0]]))[-1]
+        # At temperature 0.05 the top token is nearly certain; a log-prob as at temperature 1 is a raw one.
+        if scored < -0.2 and abs(sampled.logprobs[0] - scored) < 0.5 * abs(scored):
+            raise ConfigError(
+                f"the server of {self.model!r} returns log-probs from before temperature ({sampled.logprobs[0]:.3f} "
+                f"at temperature 0.05, {scored:.3f} at 1); start it with --logprobs-mode processed_logprobs"
+            )
+        return min(lengths)
+
+    async def reload_weights(self, directory: Path) -> str:
+        """Load the checkpoint in `directory` on every server; its digest, now also `weights_version`.
+
+        The directory must be readable by the servers. Raises EngineError where servers disagree.
+        """
+        async with self._update():
+            body = {"method": "trajsmith_load", "args": [str(Path(directory).resolve())]}
+            digest = _one_digest(await self.pool.broadcast("/collective_rpc", body))
+            await self._reset_prefix_cache()
+            self.weights_version = digest
+        return digest
+
+    async def load_adapter(self, directory: Path, *, name: str = "adapter", version: str) -> None:
+        """Serve the LoRA adapter in `directory` from now on, in place of one of that `name`."""
+        async with self._update():
+            body = {"lora_name": name, "lora_path": str(Path(directory).resolve()), "load_inplace": True}
+            await self.pool.broadcast("/v1/load_lora_adapter", body)
+            await self._reset_prefix_cache()
+            self.model, self.weights_version = name, version
+
+    async def served_weights_digest(self) -> str:
+        """Digest of the base weights the servers loaded last, taken while they were loaded."""
+        answers = await self.pool.broadcast("/collective_rpc", {"method": "trajsmith_digest"})
+        if not all(_digests(answers)):
+            answers = await self.pool.broadcast("/collective_rpc", {"method": "trajsmith_load"})
+        return _one_digest(answers)
+
+    async def close(self) -> None:
+        """Release connections."""
+        await self.pool.close()
+
+    def _body(self, token_ids: list[int], sampling: Sampling, n: int) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "model": self.model,
+            "prompt": token_ids,
+            "n": n,
+            "max_tokens": sampling.max_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            "min_p": sampling.min_p,
+            "logprobs": 0,
+            "return_token_ids": True,
+            "skip_special_tokens": False,
+            **_NEUTRAL,
+        }
+        if sampling.seed is not None:
+            body["seed"] = sampling.seed
+        if sampling.stop_token_ids:
+            body["stop_token_ids"] = list(sampling.stop_token_ids)
+        if sampling.stop:
+            body |= {"stop": list(sampling.stop), "include_stop_str_in_output": True}
+        return body
+
+    def _condition(self) -> asyncio.Condition:
+        loop = asyncio.get_running_loop()
+        if self._changed is None or self._loop is not loop:
+            self._changed, self._loop = asyncio.Condition(), loop
+            self._running, self._updating = 0, False
+        return self._changed
+
+    @contextlib.asynccontextmanager
+    async def _request(self) -> AsyncIterator[None]:
+        condition = self._condition()
+        async with condition:
+            await condition.wait_for(lambda: not self._updating)
+            self._running += 1
+        try:
+            yield
+        finally:
+            self._running -= 1
+            if self._updating:
+                async with condition:
+                    condition.notify_all()
+
+    @contextlib.asynccontextmanager
+    async def _update(self) -> AsyncIterator[None]:
+        condition = self._condition()
+        async with condition:
+            await condition.wait_for(lambda: not self._updating)
+            self._updating = True
+        try:
+            async with condition:
+                await condition.wait_for(lambda: self._running == 0)
+            yield
+        finally:
+            async with condition:
+                self._updating = False
+                condition.notify_all()
+
+    async def _reset_prefix_cache(self) -> None:
+        """Forget the old weights' cache; the server refuses while aborted requests still hold blocks."""
+        for _ in range(_RESET_TRIES):
+            answers = await self.pool.broadcast("/reset_prefix_cache")
+            if all(isinstance(answer, dict) and answer.get("success") for answer in answers):
+                return
+            await asyncio.sleep(0.1)
+        raise EngineError(
+            "the server did not empty its prefix cache, so old weights could answer; restart it"
+        )
+
+
+def read_completions(
+    answer: Any, prompt: list[int], *, n: int, weights_version: str = ""
+) -> list[Completion]:
+    """The completions in a server's answer, in sample order. EngineProtocolError where it cannot be trusted."""
+    choices = answer.get("choices") if isinstance(answer, dict) else None
+    if not isinstance(choices, list) or len(choices) != n:
+        found = len(choices) if isinstance(choices, list) else f"{answer!r:.120}"
+        raise EngineProtocolError(f"expected {n} choices, got {found}")
+    try:
+        ordered = sorted(choices, key=lambda choice: int(choice["index"]))
+        return [_read_choice(choice, prompt, weights_version) for choice in ordered]
+    except (KeyError, TypeError, ValueError) as error:
+        raise EngineProtocolError(f"malformed choice ({error!r}): {choices!r:.300}") from error
+
+
+def _read_choice(choice: dict[str, Any], prompt: list[int], weights_version: str) -> Completion:
+    if choice.get("token_ids") is None:
+        raise EngineProtocolError("no token ids in the answer; the server must support return_token_ids")
+    if choice.get("prompt_token_ids") not in (None, prompt):
+        raise EngineProtocolError("the server changed the prompt's token ids (it must add no special tokens)")
+    token_ids = tuple(int(token) for token in choice["token_ids"])
+    logprobs = tuple(float(value) for value in choice["logprobs"]["token_logprobs"])
+    if len(token_ids) != len(logprobs) or not token_ids:
+        raise EngineProtocolError(f"{len(token_ids)} tokens but {len(logprobs)} log-probs in one completion")
+    if not all(math.isfinite(value) and value <= 1e-4 for value in logprobs):
+        raise EngineProtocolError(f"log-probs must be finite and not positive, got {logprobs!r:.200}")
+    reason = choice["finish_reason"]
+    if reason not in tuple(FinishReason):
+        raise EngineProtocolError(f"unknown finish reason {reason!r}, expected {[*map(str, FinishReason)]}")
+    return Completion(token_ids, logprobs, FinishReason(reason), weights_version)
+
+
+def read_prompt_logprobs(answer: Any, token_ids: list[int]) -> list[float]:
+    """Log-prob of each prompt token but the first. EngineProtocolError where any is missing or not finite."""
+    try:
+        positions = answer["choices"][0]["prompt_logprobs"]
+        if len(positions) != len(token_ids):
+            raise EngineProtocolError(f"{len(positions)} prompt log-probs for {len(token_ids)} tokens")
+        pairs = zip(positions[1:], token_ids[1:], strict=True)
+        values = [float(position[str(token)]["logprob"]) for position, token in pairs]
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise EngineProtocolError(f"malformed prompt log-probs ({error!r}): {answer!r:.300}") from error
+    if not all(math.isfinite(value) for value in values):
+        raise EngineProtocolError("a prompt log-prob is not finite")
+    return values
+
+
+def _max_model_len(answer: Any, model: str) -> int:
+    served = (
+        {entry["id"]: entry.get("max_model_len") for entry in answer["data"]}
+        if isinstance(answer, dict)
+        else {}
+    )
+    if model not in served:
+        raise ConfigError(
+            f"the server has the models {sorted(served)}, not {model!r}; correct the name or the URL"
+        )
+    return int(served[model] or 2**31)
+
+
+def _digests(answers: list[Any]) -> list[str]:
+    try:
+        return [str(result["digest"]) for answer in answers for result in answer["results"]]
+    except (KeyError, TypeError) as error:
+        raise EngineProtocolError(
+            f"the server's worker extension did not answer: {answers!r:.300}"
+        ) from error
+
+
+def _one_digest(answers: list[Any]) -> str:
+    digests = set(_digests(answers))
+    if len(digests) != 1 or "" in digests:
+        raise EngineError(
+            f"the servers do not hold the same weights: digests {sorted(digests)}; restart them"
+        )
+    return digests.pop()

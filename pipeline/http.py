@@ -1,0 +1,330 @@
+"""Requests to one or many model servers: routing, concurrency, retries, pauses. Engines and chats share it.
+
+What happens to a failed request: an overloaded server (429, 503, `Retry-After` honoured) or one that
+refuses connections is paused for everybody and asked again; that never uses up a request's tries, only
+the patience: seconds without any success anywhere. A broken answer (500, timeout, cut body) costs one
+of `max_tries`; an answer that fails validation is asked for once more. Concurrency per server follows
+AIMD: slow start, +1 per round of successes, a cut at each overload. Not covered: streaming.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import email.utils
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, TypeVar
+
+import httpx
+
+from pipeline.errors import ConfigError, EngineError, EngineProtocolError
+
+_T = TypeVar("_T")
+_CUT = 0.7
+_MAX_REMEMBERED = 65_536
+
+
+def _as_is(answer: Any) -> Any:
+    return answer
+
+
+class FailureKind(StrEnum):
+    """Why a try failed; also the keys of the retry ledger."""
+
+    OVERLOADED = "overloaded"
+    """429 or 503."""
+    UNREACHABLE = "unreachable"
+    """No connection."""
+    BROKEN = "broken"
+    """Another 5xx, a timeout, or a connection that ended inside the answer."""
+    PROTOCOL = "protocol"
+    """An answer that failed validation."""
+    REFUSED = "refused"
+    """Another 4xx: the request is wrong and asking again cannot help."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpPolicy:
+    """How hard to try."""
+
+    timeout: float = 300.0
+    """Seconds for one try."""
+    patience: float = 120.0
+    """Seconds without any success before unreachable or overloaded servers are given up."""
+    max_tries: int = 4
+    """Tries of one request that end in broken answers."""
+    max_concurrency: int = 256
+    """Requests in flight per server, at most; AIMD stays below."""
+    backoff: float = 0.5
+    """First pause in seconds; doubles up to `max_backoff`."""
+    max_backoff: float = 20.0
+    breaker_failures: int = 5
+    """Failures in a row that pause a server (it is then asked one request at a time)."""
+
+
+@dataclass(slots=True)
+class Server:
+    """Live state of one server."""
+
+    url: str
+    limit: float
+    ceiling: float
+    in_flight: int = 0
+    failures_in_row: int = 0
+    paused_until: float = 0.0
+    cut_at: float = 0.0
+    ledger: collections.Counter[str] = field(default_factory=collections.Counter)
+    """Successes and failures so far, by kind."""
+
+    @property
+    def free(self) -> bool:
+        """Whether one more request may be sent."""
+        return self.in_flight < max(1, int(self.limit))
+
+
+class _Failure(Exception):
+    def __init__(self, kind: FailureKind, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.kind, self.retry_after = kind, retry_after
+
+
+class HttpPool:
+    """Requests over one or many equal servers.
+
+    A pool may be used from several event loops one after another (`asyncio.run` per training step).
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        policy: HttpPolicy | None = None,
+        headers: Mapping[str, str] | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        seed: int = 0,
+    ) -> None:
+        if not urls:
+            raise ConfigError("no server URL given; pass at least one, e.g. http://127.0.0.1:8000")
+        self.policy = policy or HttpPolicy()
+        ceiling = float(self.policy.max_concurrency)
+        self.servers = [Server(_checked_url(url), limit=min(32.0, ceiling), ceiling=ceiling) for url in urls]
+        self._headers, self._transport = dict(headers or {}), transport
+        self._clock, self._sleep, self._random = clock, sleep, random.Random(seed)
+        self._homes: collections.OrderedDict[str, Server] = collections.OrderedDict()
+        self._waiters: collections.deque[asyncio.Future[None]] = collections.deque()
+        self._last_success = float("-inf")
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._client: httpx.AsyncClient | None = None
+
+    async def request(
+        self,
+        path: str,
+        body: Any = None,
+        *,
+        method: str = "POST",
+        affinity: str = "",
+        validate: Callable[[Any], _T] = _as_is,
+        server: Server | None = None,
+    ) -> _T:
+        """The validated answer of one server: JSON where it says so, else text.
+
+        `affinity` keeps related requests on one server while that server has room; `server` fixes it.
+        `validate` raises EngineProtocolError for an answer that cannot be trusted. Raises EngineError.
+        """
+        started, tries = self._clock(), collections.Counter[FailureKind]()
+        while True:
+            chosen = await self._acquire(affinity, server)
+            sent = self._clock()
+            try:
+                answer = validate(await self._send(chosen, method, path, body))
+            except EngineProtocolError as error:
+                failure = _Failure(FailureKind.PROTOCOL, str(error))
+            except _Failure as error:
+                failure = error
+            else:
+                self._succeeded(chosen)
+                return answer
+            finally:
+                chosen.in_flight -= 1
+                self._wake()
+            self._failed(chosen, failure, sent)
+            tries[failure.kind] += 1
+            self._give_up(failure, tries, started, f"{method} {chosen.url}{path}")
+            if failure.kind is FailureKind.BROKEN:
+                await self._sleep(self._jitter(tries[failure.kind]))
+
+    async def broadcast(self, path: str, body: Any = None, *, method: str = "POST") -> list[Any]:
+        """The answers of every server, in order; one failure fails all."""
+        return await asyncio.gather(
+            *(self.request(path, body, method=method, server=one) for one in self.servers)
+        )
+
+    def ledger(self) -> dict[str, int]:
+        """Successes ("ok") and failures by kind, over all servers."""
+        total = sum((server.ledger for server in self.servers), collections.Counter())
+        return dict(total)
+
+    async def close(self) -> None:
+        """Release connections."""
+        client, self._client = self._client, None
+        if client is not None and self._loop is asyncio.get_running_loop():
+            await client.aclose()
+
+    async def _send(self, server: Server, method: str, path: str, body: Any) -> Any:
+        try:
+            reply = await self._connection().request(method, server.url + path, json=body)
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+            raise _Failure(
+                FailureKind.UNREACHABLE, f"no connection ({error or type(error).__name__})"
+            ) from error
+        except httpx.HTTPError as error:
+            raise _Failure(FailureKind.BROKEN, f"{type(error).__name__} {error}".strip()) from error
+        if reply.status_code >= 400:
+            raise _status_failure(reply)
+        if "json" not in reply.headers.get("content-type", ""):
+            return reply.text
+        try:
+            return reply.json()
+        except ValueError as error:
+            raise _Failure(FailureKind.PROTOCOL, f"answer is not JSON: {reply.text!r:.200}") from error
+
+    def _connection(self) -> httpx.AsyncClient:
+        loop = asyncio.get_running_loop()
+        if self._client is None or self._loop is not loop:
+            self._loop = loop
+            self._client = httpx.AsyncClient(
+                timeout=httpx.Timeout(self.policy.timeout, connect=10.0),
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
+                headers=self._headers,
+                transport=self._transport,
+                trust_env=False,
+            )
+        return self._client
+
+    async def _acquire(self, affinity: str, fixed: Server | None) -> Server:
+        while True:
+            server = fixed or self._choose(affinity)
+            pause = server.paused_until - self._clock()
+            if pause > 0:
+                await self._sleep(pause)
+            elif server.free:
+                server.in_flight += 1
+                return server
+            else:
+                waiter = asyncio.get_running_loop().create_future()
+                self._waiters.append(waiter)
+                try:
+                    await waiter
+                except asyncio.CancelledError:
+                    self._wake()
+                    raise
+
+    def _choose(self, affinity: str) -> Server:
+        """The remembered server while it has room, else the one with the fewest requests."""
+        now = self._clock()
+        least = min(self.servers, key=lambda one: (one.paused_until > now, not one.free, one.in_flight))
+        home = self._homes.get(affinity, least) if affinity else least
+        usable = home.free and home.paused_until <= now and home.in_flight <= 2 * least.in_flight + 8
+        server = home if usable else least
+        if affinity:
+            self._homes[affinity] = server
+            self._homes.move_to_end(affinity)
+            if len(self._homes) > _MAX_REMEMBERED:
+                self._homes.popitem(last=False)
+        return server
+
+    def _wake(self) -> None:
+        room = sum(max(0, int(one.limit) - one.in_flight) or int(one.free) for one in self.servers)
+        while room > 0 and self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                room -= 1
+
+    def _succeeded(self, server: Server) -> None:
+        server.ledger["ok"] += 1
+        server.failures_in_row = 0
+        self._last_success = self._clock()
+        step = 1.0 if server.limit < server.ceiling else 1.0 / server.limit
+        server.limit = min(server.limit + step, float(self.policy.max_concurrency))
+
+    def _failed(self, server: Server, failure: _Failure, sent: float) -> None:
+        """Count, cut the concurrency once per round trip, pause the server where it needs rest."""
+        server.ledger[failure.kind] += 1
+        if failure.kind in (FailureKind.REFUSED, FailureKind.PROTOCOL):
+            return
+        server.failures_in_row += 1
+        now = self._clock()
+        resting = failure.kind is not FailureKind.BROKEN
+        if resting and sent >= server.cut_at:
+            server.cut_at = now
+            server.ceiling = server.limit = max(1.0, server.limit * _CUT)
+        broken_circuit = server.failures_in_row >= self.policy.breaker_failures
+        if broken_circuit:
+            server.limit = 1.0
+        if resting or broken_circuit:
+            pause = (
+                failure.retry_after
+                if failure.retry_after is not None
+                else self._jitter(server.failures_in_row)
+            )
+            server.paused_until = max(server.paused_until, now + pause)
+            # A server that names the time to wait is alive until then.
+            if failure.retry_after is not None:
+                self._last_success = max(self._last_success, now + failure.retry_after)
+
+    def _give_up(
+        self, failure: _Failure, tries: collections.Counter[FailureKind], started: float, what: str
+    ) -> None:
+        if failure.kind is FailureKind.PROTOCOL and tries[failure.kind] >= 2:
+            raise EngineProtocolError(f"{what}: {failure}") from failure
+        if failure.kind is FailureKind.REFUSED:
+            raise EngineError(f"{what} was refused: {failure}") from failure
+        if tries[FailureKind.BROKEN] >= self.policy.max_tries:
+            raise EngineError(
+                f"{what} failed {tries[FailureKind.BROKEN]} times, last: {failure}"
+            ) from failure
+        quiet = self._clock() - max(started, self._last_success)
+        if quiet > self.policy.patience:
+            raise EngineError(
+                f"{what}: nothing succeeded for {quiet:.0f} s, last: {failure}; is the server up? "
+                f"(patience is {self.policy.patience:.0f} s)"
+            ) from failure
+
+    def _jitter(self, failures: int) -> float:
+        longest = min(self.policy.max_backoff, self.policy.backoff * 2 ** min(failures - 1, 16))
+        return float(longest * (0.5 + 0.5 * self._random.random()))
+
+
+def _status_failure(reply: httpx.Response) -> _Failure:
+    message = f"HTTP {reply.status_code}: {reply.text!r:.300}"
+    if reply.status_code in (429, 503):
+        return _Failure(FailureKind.OVERLOADED, message, _retry_after(reply.headers))
+    broken = reply.status_code >= 500 or reply.status_code == 408
+    return _Failure(FailureKind.BROKEN if broken else FailureKind.REFUSED, message)
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds the server asks to wait: a number or an HTTP date; None where it says nothing sensible."""
+    value = headers.get("retry-after", "")
+    try:
+        return max(0.0, float(value))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
+    except ValueError:
+        return None
+
+
+def _checked_url(url: str) -> str:
+    parsed = httpx.URL(url)
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise ConfigError(f"server URL {url!r} is not an http(s) URL; write e.g. http://127.0.0.1:8000")
+    return url.rstrip("/")
