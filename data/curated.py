@@ -10,7 +10,7 @@ from typing import cast
 
 from data import schema, shards
 from data.errors import ConfigError
-from data.files import TEMPORARY, disk_errors, fsync_directory, write_atomically
+from data.files import TEMPORARY, disk_errors, replace_directory, write_atomically
 from data.schema import Kind
 from data.trajectories import Trajectory
 
@@ -23,18 +23,13 @@ def write_curated(folder: Path, rows: Iterable[Trajectory], card: str) -> int:
 
     The old folder stays in place until the new one is complete. Rows are streamed.
     """
-    fresh, old = folder.with_name(folder.name + TEMPORARY), folder.with_name(folder.name + ".old")
+    fresh = folder.with_name(folder.name + TEMPORARY)
     with disk_errors(folder, safe="the run's trajectories and verdicts are safe"):
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(parents=True)
         count = _write_shards(fresh, iter(rows))
         write_atomically(fresh / CARD, card)
-        shutil.rmtree(old, ignore_errors=True)
-        if folder.exists():
-            folder.rename(old)
-        fresh.rename(folder)
-        fsync_directory(folder.parent)
-        shutil.rmtree(old, ignore_errors=True)
+        replace_directory(fresh, folder)
     return count
 
 

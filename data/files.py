@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,3 +55,14 @@ def write_atomically(path: Path, text: str) -> None:
         finally:
             temporary.unlink(missing_ok=True)
         fsync_directory(path.parent)
+
+
+def replace_directory(fresh: Path, folder: Path) -> None:
+    """Put the complete directory `fresh` in the place of `folder`, whose old content goes last."""
+    old = folder.with_name(folder.name + ".old")
+    shutil.rmtree(old, ignore_errors=True)
+    if folder.exists():
+        folder.rename(old)
+    fresh.rename(folder)
+    fsync_directory(folder.parent)
+    shutil.rmtree(old, ignore_errors=True)

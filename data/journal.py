@@ -113,9 +113,11 @@ class Journal:
         self.size = end
 
     def close(self) -> None:
-        """Flush and close."""
-        self.flush()
-        os.close(self._descriptor)
+        """Flush and close; closed even where the flush fails."""
+        try:
+            self.flush()
+        finally:
+            os.close(self._descriptor)
 
     def _append_whole(self, line: bytes) -> None:
         safe = f"the {self.size} bytes of rows before it are safe"

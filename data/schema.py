@@ -125,7 +125,7 @@ def to_json(record: AnyRecord) -> bytes:
 
 def _to_json_escaped(record: AnyRecord) -> bytes:
     try:
-        value = _map_text(record.model_dump(mode="json", warnings="error"), escape)
+        value = map_text(record.model_dump(mode="json", warnings="error"), escape)
         return json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode("ascii")
     except ValueError as error:
         raise RecordError(f"{type(record).__name__} cannot be stored: {error}") from error
@@ -157,7 +157,7 @@ def from_row(kind: Kind, row: Row, *, escaped: bool = True) -> AnyRecord:
     """The record of a row, migrated and validated. `escaped=False` promises that no text holds an escape."""
     row = migrate.migrate(kind, row)
     if escaped:
-        row = _map_text(row, _unescape)
+        row = map_text(row, _unescape)
     try:
         return MODELS[kind].model_validate(row)
     except ValidationError as error:
@@ -208,13 +208,14 @@ def _unescape(text: str) -> str:
     return _TO_UNESCAPE.sub(lambda match: ESCAPE if match[1] == ESCAPE else chr(int(match[1], 16)), text)
 
 
-def _map_text(value: Any, change: Callable[[str], str]) -> Any:
+def map_text(value: Any, change: Callable[[str], str]) -> Any:
+    """`value` with `change` applied to every string in it but dictionary keys."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):
-        return {key: _map_text(item, change) for key, item in value.items()}
+        return {key: map_text(item, change) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_map_text(item, change) for item in value]
+        return [map_text(item, change) for item in value]
     return value
 
 

@@ -209,9 +209,9 @@ class Store:
         self._writer()
         return curated.write_curated(self.root / "curated", rows, card)
 
-    def read_curated(self) -> Iterator[Trajectory]:
-        """Stream `curated/` back."""
-        return curated.read_curated(self.root / "curated")
+    def read_curated(self, path: Path | None = None) -> Iterator[Trajectory]:
+        """Stream a curated folder back, this run's own by default."""
+        return curated.read_curated(self.root / "curated" if path is None else path)
 
     def manifest(self, stage: str) -> dict[str, Any] | None:
         """What `finish_stage` wrote for `stage`: stage, key, counts, versions, inputs. None if unfinished."""

@@ -1,0 +1,263 @@
+"""Publish a run's curated trajectories as one data set: three views and a card, to a folder or the hub.
+
+The directory is built and checked beside the target first; the target changes only when all of it is
+there. On the hub that is one commit, which also removes files of an earlier publication.
+The hub token is read from HF_TOKEN by the hub's own client and nowhere else.
+Not covered: tasks are not published (their private part is what must stay here).
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from data import formats, leaks, schema
+from data.card import Funnel, Lineage, make_card
+from data.errors import ConfigError, StoreError
+from data.files import disk_errors, replace_directory
+from data.recipe import FILE as RECIPE_FILE
+from data.schema import Kind, Row
+from data.store import Store
+from data.tasks import Task
+from data.trajectories import Trajectory
+
+HUB = "hub:"
+SHARD_ROWS = 10_000
+_BATCH_ROWS = 64
+
+_VIEWS: dict[str, tuple[pa.Schema, Callable[[Trajectory], Iterable[Row]]]] = {
+    "records": (schema.arrow_schema(Kind.TRAJECTORIES), lambda t: [schema.decode(schema.to_json(t))]),
+    "messages": (formats.MESSAGES_SCHEMA, lambda t: [formats.messages_row(t)]),
+    "tokens": (formats.TOKENS_SCHEMA, formats.token_rows),
+}
+
+
+class HubClient(Protocol):
+    """The three calls of `huggingface_hub.HfApi` that publishing makes."""
+
+    def create_repo(self, repo_id: str, *, repo_type: str, private: bool, exist_ok: bool) -> Any: ...
+
+    def upload_folder(
+        self,
+        *,
+        repo_id: str,
+        folder_path: Path,
+        repo_type: str,
+        commit_message: str,
+        delete_patterns: list[str],
+    ) -> Any: ...
+
+    def list_repo_files(self, repo_id: str, *, repo_type: str) -> list[str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """What was, or with `dry_run` would be, published."""
+
+    target: str
+    counts: dict[str, int]
+    """Rows per view."""
+    files: dict[str, int]
+    """Relative path -> bytes."""
+    card: str
+
+
+def publish(
+    source: Store | Path,
+    *,
+    to: str,
+    license_id: str = "other",
+    model_label: str = "",
+    title: str = "",
+    tasks: Iterable[Task] = (),
+    private: bool = True,
+    dry_run: bool = False,
+    client: HubClient | None = None,
+) -> Publication:
+    """Publish the curated trajectories of a run (its directory, its `curated/`, or an open Store).
+
+    `to` is a folder or "hub:USER/NAME". `tasks` adds tasks that the run itself does not hold; every
+    trajectory's task must be known, or its private part could not be checked. `dry_run` builds and checks
+    everything in a temporary folder and leaves the target alone. Raises LeakError, ConfigError, StoreError.
+    """
+    target = _check_target(to)
+    with ExitStack() as stack:
+        store = (
+            source if isinstance(source, Store) else stack.enter_context(Store.open(_run_of(Path(source))))
+        )
+        folder = stack.enter_context(_workplace(target, dry_run=dry_run))
+        title = title or (target.name if isinstance(target, Path) else target.split("/")[-1])
+        labels = {"title": title, "license_id": license_id, "model_label": model_label}
+        known = {task.task_id: task for stream in (store.tasks(), tasks) for task in stream}
+        publication = _build(store, folder, known, to, labels)
+        if dry_run:
+            return publication
+        if isinstance(target, Path):
+            replace_directory(folder, target)
+        else:
+            _push(client or _hub_client(), target, folder, publication, private=private)
+    return publication
+
+
+def _build(
+    store: Store, folder: Path, tasks: dict[str, Task], to: str, labels: dict[str, str]
+) -> Publication:
+    lineage = Lineage()
+    with disk_errors(folder, safe="the run is untouched"):
+        counts = _write_views(folder, _checked(store.read_curated(), tasks, lineage))
+        failures = len(store.ids(Kind.FAILURES))
+        card = make_card(
+            **labels,
+            lineage=lineage,
+            funnel=Funnel.of(store.verdicts()),
+            num_rollouts=len(store.ids(Kind.TRAJECTORIES)) + failures,
+            num_failures=failures,
+        )
+        leaks.check_text(card, "the card", tasks)
+        (folder / "README.md").write_text(card, encoding="utf-8")
+        files = {
+            str(p.relative_to(folder)): p.stat().st_size for p in sorted(folder.rglob("*")) if p.is_file()
+        }
+    return Publication(target=to, counts=counts, files=files, card=card)
+
+
+def _checked(rows: Iterable[Trajectory], tasks: dict[str, Task], lineage: Lineage) -> Iterator[Trajectory]:
+    for trajectory in rows:
+        task = tasks.get(trajectory.task_id)
+        if task is None:
+            raise ConfigError(
+                f"task {trajectory.task_id} of trajectory {trajectory.trajectory_id} is not in the run, so "
+                "nothing can prove that its private part stays private; pass the tasks of the run that made it"
+            )
+        leaks.check_trajectory(trajectory, task)
+        lineage.add(trajectory)
+        yield trajectory
+
+
+def _write_views(folder: Path, rows: Iterable[Trajectory]) -> dict[str, int]:
+    with ExitStack() as stack:
+        writers = {
+            name: stack.enter_context(_ViewWriter(folder / name, layout))
+            for name, (layout, _) in _VIEWS.items()
+        }
+        for trajectory in rows:
+            for name, (_, view) in _VIEWS.items():
+                for row in view(trajectory):
+                    writers[name].add(row)
+    return {name: writer.count for name, writer in writers.items()}
+
+
+class _ViewWriter:
+    """Rows into `folder/part-NNNNN.parquet`, a new file every SHARD_ROWS rows; at least one file."""
+
+    def __init__(self, folder: Path, layout: pa.Schema) -> None:
+        self.count = 0
+        self._folder, self._layout = folder, layout
+        self._rows: list[Row] = []
+        folder.mkdir()
+        self._writer = self._open()
+
+    def __enter__(self) -> _ViewWriter:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._drain()
+        self._writer.close()
+
+    def add(self, row: Row) -> None:
+        if self.count and self.count % SHARD_ROWS == 0:
+            self._drain()
+            self._writer.close()
+            self._writer = self._open()
+        self._rows.append(row)
+        self.count += 1
+        if len(self._rows) == _BATCH_ROWS:
+            self._drain()
+
+    def _open(self) -> pq.ParquetWriter:
+        path = self._folder / f"part-{self.count // SHARD_ROWS:05d}.parquet"
+        return pq.ParquetWriter(path, self._layout, compression="zstd")
+
+    def _drain(self) -> None:
+        if self._rows:
+            self._writer.write_table(pa.Table.from_pylist(self._rows, schema=self._layout))
+            self._rows = []
+
+
+def _push(client: HubClient, name: str, folder: Path, publication: Publication, *, private: bool) -> None:
+    client.create_repo(name, repo_type="dataset", private=private, exist_ok=True)
+    client.upload_folder(
+        repo_id=name,
+        folder_path=folder,
+        repo_type="dataset",
+        commit_message=f"Publish {publication.counts['records']} trajectories",
+        delete_patterns=["*.parquet"],
+    )
+    missing = sorted(publication.files.keys() - set(client.list_repo_files(name, repo_type="dataset")))
+    if missing:
+        raise StoreError(
+            f"the hub does not list {', '.join(missing)} of {name} after the upload; publish again"
+        )
+
+
+def _hub_client() -> HubClient:
+    try:
+        from huggingface_hub import HfApi
+    except ImportError:
+        raise ConfigError(
+            "publishing to the hub needs huggingface_hub: pip install huggingface_hub"
+        ) from None
+    client: HubClient = HfApi()
+    return client
+
+
+def _check_target(to: str) -> Path | str:
+    if to.startswith(HUB):
+        return _check_repo_name(to.removeprefix(HUB))
+    target = Path(to)
+    entries = {path.name for path in target.iterdir()} if target.is_dir() else set()
+    if target.exists() and (not target.is_dir() or entries - {"README.md", *_VIEWS}):
+        raise ConfigError(
+            f"{target} holds something that is no earlier publication; name a new or empty folder"
+        )
+    return target
+
+
+def _check_repo_name(name: str) -> str:
+    from huggingface_hub.utils import HFValidationError, validate_repo_id
+
+    try:
+        validate_repo_id(name)
+    except HFValidationError as error:
+        raise ConfigError(f"hub name {name!r} is not allowed: {error}") from error
+    if name.count("/") != 1:
+        raise ConfigError(f"hub name {name!r} must be USER/NAME")
+    return name
+
+
+def _run_of(path: Path) -> Path:
+    for candidate in (path, path.parent):
+        if (candidate / RECIPE_FILE).exists():
+            return candidate
+    raise ConfigError(f"{path} is neither a run directory nor the curated/ of one (no {RECIPE_FILE} found)")
+
+
+@contextmanager
+def _workplace(target: Path | str, *, dry_run: bool) -> Iterator[Path]:
+    """An empty folder that is gone afterwards: beside a folder target, so that it can be renamed there."""
+    parent = target.parent if isinstance(target, Path) and not dry_run else None
+    if parent is not None:
+        parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=".publish-", dir=parent))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
