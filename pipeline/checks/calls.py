@@ -8,12 +8,12 @@ Problems are short and name the parameter: they are what a small model reads nex
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 from data import canonical
-from data.errors import RecordError
+from data.errors import ConfigError, RecordError
 from data.messages import ParseStatus, ToolCall, ToolSpec
 
 _TYPES: dict[str, Callable[[Any], bool]] = {
@@ -97,8 +97,9 @@ def _flat_problem(name: str, value: Any, schema: dict[str, Any]) -> str:
     if wanted is not None and not _TYPES[wanted](value):
         return f"wrong type: {name} must be {wanted}, got {_shown(value)}"
     if "enum" in schema and not any(_same(value, allowed) for allowed in schema["enum"]):
-        return f"wrong value: {name} must be one of {', '.join(map(_shown, schema['enum']))}, got {_shown(value)}"
-    if not _is_number(value):
+        choices = ", ".join(_shown(allowed) for allowed in schema["enum"])
+        return f"wrong value: {name} must be one of {choices}; got {_shown(value)}"
+    if not _TYPES["number"](value):
         return ""
     if "minimum" in schema and value < schema["minimum"]:
         return f"wrong value: {name} must be at least {schema['minimum']}, got {_shown(value)}"
@@ -108,42 +109,43 @@ def _flat_problem(name: str, value: Any, schema: dict[str, Any]) -> str:
 
 
 def _schema_problems(arguments: dict[str, Any], schema: dict[str, Any]) -> Iterator[str]:
-    from data.errors import ConfigError
-
-    validator_class = _validator_class()
-    from jsonschema.exceptions import SchemaError
+    from referencing.exceptions import Unresolvable
 
     try:
-        validator_class.check_schema(schema)
+        errors = list(_validator(canonical.dumps(schema)).iter_errors(arguments))
+    except Unresolvable as error:
+        raise ConfigError(
+            f"tool schema refers to {error.ref}, which is not in it; inline the reference"
+        ) from error
+    for found in sorted(errors, key=lambda item: [str(step) for step in item.path]):
+        if not found.path and found.validator in ("required", "additionalProperties"):
+            continue
+        where = ".".join(str(step) for step in found.path) or "arguments"
+        yield f"wrong value: {where}: {found.message[:160]}"
+
+
+@lru_cache(maxsize=1024)
+def _validator(schema_text: str) -> Any:
+    """A validator that never fetches a reference from the network."""
+    from jsonschema import Draft202012Validator, validators
+    from jsonschema.exceptions import SchemaError
+    from referencing import Registry
+
+    schema = canonical.loads(schema_text)
+    try:
+        Draft202012Validator.check_schema(schema)
     except SchemaError as error:
         raise ConfigError(
             f"tool schema is no JSON Schema: {error.message}; fix the tool's parameters"
         ) from error
-    for error in sorted(
-        validator_class(schema).iter_errors(arguments), key=lambda item: list(map(str, item.path))
-    ):
-        top = not error.path
-        if top and error.validator in ("required", "additionalProperties"):
-            continue
-        where = ".".join(str(step) for step in error.path) or "arguments"
-        yield f"wrong value: {where}: {error.message[:160]}"
-
-
-def _validator_class() -> Any:
-    from jsonschema import Draft202012Validator, validators
-
-    checker = Draft202012Validator.TYPE_CHECKER.redefine(
-        "integer", lambda _checker, value: _TYPES["integer"](value)
-    )
-    return validators.extend(Draft202012Validator, type_checker=checker)
+    checker = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: _TYPES["integer"](value))
+    extend: Any = validators.extend
+    strict = extend(Draft202012Validator, type_checker=checker)
+    return strict(schema, registry=Registry())
 
 
 def _same(value: Any, allowed: Any) -> bool:
     return bool(value == allowed) and isinstance(value, bool) == isinstance(allowed, bool)
-
-
-def _is_number(value: Any) -> bool:
-    return _TYPES["number"](value) and math.isfinite(value)
 
 
 def _shown(value: Any) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from data import canonical
 from data.errors import ConfigError, RecordError
@@ -22,6 +22,7 @@ from pipeline.renderers.base import Rendered
 from pipeline.renderers.parsers import hermes
 from pipeline.renderers.stream import TokenStream
 from pipeline.renderers.vocabulary import Vocabulary
+from pipeline.renderers.wire import is_well_formed, wire_messages
 
 TEMPLATE = Path(__file__).with_name("chatml_tools.jinja")
 START, END = "<|im_start|>", "<|im_end|>"
@@ -102,12 +103,31 @@ class ChatMLRenderer:
         return self.vocabulary.decode(token_ids)
 
 
+def template_messages(turns: Sequence[Turn]) -> list[dict[str, Any]]:
+    """`turns` as messages from which `chatml_tools.jinja` gives the tokens of `ChatMLRenderer.render`."""
+    return wire_messages([_as_text(turn) if _has_raw(turn) else turn for turn in turns])
+
+
 def call_text(call: ToolCall) -> str:
     """The text of a call: what was sampled where known, else the canonical form."""
-    if call.raw:
-        return call.raw
+    return call.raw or _canonical(call)
+
+
+def _canonical(call: ToolCall) -> str:
     body = _json({"name": call.name, "arguments": call.parsed_arguments()})
     return f"<tool_call>\n{body}\n</tool_call>"
+
+
+def _has_raw(turn: Turn) -> bool:
+    """Whether a call was written otherwise than a template would write it."""
+    return any(
+        call.raw and not (is_well_formed(call) and call.raw == _canonical(call)) for call in turn.tool_calls
+    )
+
+
+def _as_text(turn: Turn) -> Turn:
+    pieces = [_text(turn).strip(), *map(call_text, turn.tool_calls)]
+    return turn.model_copy(update={"parts": text_parts("\n".join(filter(None, pieces))), "tool_calls": ()})
 
 
 def tool_text(tool: ToolSpec) -> str:

@@ -35,7 +35,8 @@ def detect_family(model_dir: Path) -> str:
         return ChatMLRenderer.name
     raise ConfigError(
         f"no renderer known for {model_dir} (model_type {model_type or 'not given'}, no {START} token); "
-        f"name one: renderer: chatml, or a family of the package renderers such as {sorted(set(HAND_WRITTEN.values()))}"
+        f"name the family: {ChatMLRenderer.name}, or one of the package renderers such as "
+        f"{', '.join(sorted(set(HAND_WRITTEN.values())))}"
     )
 
 

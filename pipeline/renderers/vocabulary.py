@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from data.errors import ConfigError
 
@@ -32,6 +32,8 @@ class Vocabulary:
         self._tags = _alternation(self.tags)
         whole = spec | {"truncation": None, "padding": None, "post_processor": None}
         self._full = Tokenizer.from_str(json.dumps(whole))
+        self._tagged = Tokenizer.from_str(json.dumps(whole))
+        self._tagged.encode_special_tokens = True
         self._plain = Tokenizer.from_str(json.dumps(whole | {"added_tokens": []}))
 
     @classmethod
@@ -48,6 +50,10 @@ class Vocabulary:
     def plain(self, text: str) -> list[int]:
         """Ids of `text` with no added token recognised; lone surrogates become U+FFFD."""
         return list(self._plain.encode(_valid(text), add_special_tokens=False).ids) if text else []
+
+    def tagged(self, text: str) -> Encoding:
+        """`text` with ordinary added tokens (tags) recognised and control tokens not; for `external`."""
+        return self._tagged.encode(_valid(text), add_special_tokens=False)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text with control tokens shown; bytes that are no UTF-8 become U+FFFD."""

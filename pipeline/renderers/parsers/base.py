@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import ast
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from data import canonical
 from data.errors import RecordError
-from data.messages import ParseStatus, ToolCall
+from data.messages import ParseStatus, ToolCall, ToolSpec
+
+CUT = "cut off inside the call"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,14 @@ class Parsed:
     text: str
     reasoning: str = ""
     calls: tuple[ToolCall, ...] = ()
+
+
+class Parser(Protocol):
+    """One format's strict parser."""
+
+    def __call__(self, text: str, *, ended: bool, call_prefix: str, tools: Sequence[ToolSpec] = ()) -> Parsed:
+        """Take `text` (stop token removed) apart; `ended` is False where generation was cut off."""
+        ...
 
 
 class Call(NamedTuple):
@@ -98,6 +109,16 @@ def salvage(text: str) -> Call | None:
         return _loose_call(_plain_json(ast.literal_eval(body)))
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return None
+
+
+def take_reasoning(text: str) -> tuple[str, str]:
+    """Reasoning in a leading `<think>` block, and the rest; an unclosed block swallows everything."""
+    opening, closing = "<think>", "</think>"
+    body = text.lstrip()
+    if not body.startswith(opening):
+        return "", text
+    reasoning, _, rest = body.removeprefix(opening).partition(closing)
+    return reasoning.strip(), rest
 
 
 def _loose_call(value: Any) -> Call:

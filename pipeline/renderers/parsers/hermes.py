@@ -7,15 +7,24 @@ One tag pair holds one call; anything else is labelled, with the raw text kept.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from data.messages import ParseStatus, ToolCall
-from pipeline.renderers.parsers.base import Call, Parsed, as_call, bad_call, make_call, read_json, salvage
+from data.messages import ParseStatus, ToolCall, ToolSpec
+from pipeline.renderers.parsers.base import (
+    CUT,
+    Call,
+    Parsed,
+    as_call,
+    bad_call,
+    make_call,
+    read_json,
+    salvage,
+    take_reasoning,
+)
 
 VERSION = "hermes/1"
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
-CUT = "cut off inside the call"
-_THINK = re.compile(r"\s*<think>(.*?)</think>", re.DOTALL)
 _FENCE = re.compile(r"```(?:json|tool_call)?\s*\n(.*?)(?:```|\Z)", re.DOTALL)
 
 
@@ -31,11 +40,10 @@ class _Scan:
         return f"{self.prefix}_{len(self.calls)}"
 
 
-def parse(text: str, *, ended: bool, call_prefix: str) -> Parsed:
-    """Take `text` (stop token removed) apart; `ended` is False where generation was cut off."""
-    thought = _THINK.match(text)
-    reasoning = thought.group(1).strip() if thought else ""
-    scan = _Scan(text[thought.end() :] if thought else text, ended, call_prefix)
+def parse(text: str, *, ended: bool, call_prefix: str, tools: Sequence[ToolSpec] = ()) -> Parsed:
+    """See `Parser`; `tools` is not needed, JSON carries its types."""
+    reasoning, rest = take_reasoning(text)
+    scan = _Scan(rest, ended, call_prefix)
     position = 0
     while (start := scan.text.find(OPEN, position)) >= 0:
         scan.outside.append(scan.text[position:start])
