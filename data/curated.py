@@ -52,6 +52,6 @@ def _write_shards(folder: Path, rows: Iterator[Trajectory]) -> int:
         if first is None and number:
             break
         head = [first] if first is not None else []
-        lines = (schema.decode(schema.to_json(row)) for row in chain(head, islice(rows, SHARD_ROWS - 1)))
+        lines = (schema.to_json(row) for row in chain(head, islice(rows, SHARD_ROWS - 1)))
         count += shards.write_parquet(folder / f"part-{number:05d}.parquet", Kind.TRAJECTORIES, lines)
     return count

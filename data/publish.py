@@ -32,6 +32,8 @@ from data.trajectories import Trajectory
 HUB = "hub:"
 SHARD_ROWS = 10_000
 _BATCH_ROWS = 64
+_PENDING_TOKENS = 100_000
+"""Rows wait in memory until there are this many tokens of them, or _BATCH_ROWS."""
 
 _VIEWS: dict[str, tuple[pa.Schema, Callable[[Trajectory], Iterable[Row]]]] = {
     "records": (schema.arrow_schema(Kind.TRAJECTORIES), lambda t: [schema.decode(schema.to_json(t))]),
@@ -135,7 +137,7 @@ def _checked(rows: Iterable[Trajectory], tasks: dict[str, Task], lineage: Lineag
         if task is None:
             raise ConfigError(
                 f"task {trajectory.task_id} of trajectory {trajectory.trajectory_id} is not in the run, so "
-                "nothing can prove that its private part stays private; pass the tasks of the run that made it"
+                "nothing can prove that its private part stays private; pass the tasks it was made from"
             )
         leaks.check_trajectory(trajectory, task)
         lineage.add(trajectory)
@@ -148,10 +150,16 @@ def _write_views(folder: Path, rows: Iterable[Trajectory]) -> dict[str, int]:
             name: stack.enter_context(_ViewWriter(folder / name, layout))
             for name, (layout, _) in _VIEWS.items()
         }
+        pending = 0
         for trajectory in rows:
             for name, (_, view) in _VIEWS.items():
                 for row in view(trajectory):
                     writers[name].add(row)
+            pending += 1 + sum(len(segment.token_ids) for segment in trajectory.segments)
+            if pending >= _PENDING_TOKENS:
+                pending = 0
+                for writer in writers.values():
+                    writer.drain()
     return {name: writer.count for name, writer in writers.items()}
 
 
@@ -169,39 +177,48 @@ class _ViewWriter:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._drain()
+        self.drain()
         self._writer.close()
 
     def add(self, row: Row) -> None:
+        """Add one row; starts a new file when the last is full."""
         if self.count and self.count % SHARD_ROWS == 0:
-            self._drain()
+            self.drain()
             self._writer.close()
             self._writer = self._open()
         self._rows.append(row)
         self.count += 1
         if len(self._rows) == _BATCH_ROWS:
-            self._drain()
+            self.drain()
 
     def _open(self) -> pq.ParquetWriter:
         path = self._folder / f"part-{self.count // SHARD_ROWS:05d}.parquet"
         return pq.ParquetWriter(path, self._layout, compression="zstd")
 
-    def _drain(self) -> None:
+    def drain(self) -> None:
+        """Hand the waiting rows to the file."""
         if self._rows:
             self._writer.write_table(pa.Table.from_pylist(self._rows, schema=self._layout))
             self._rows = []
 
 
 def _push(client: HubClient, name: str, folder: Path, publication: Publication, *, private: bool) -> None:
-    client.create_repo(name, repo_type="dataset", private=private, exist_ok=True)
-    client.upload_folder(
-        repo_id=name,
-        folder_path=folder,
-        repo_type="dataset",
-        commit_message=f"Publish {publication.counts['records']} trajectories",
-        delete_patterns=["*.parquet"],
-    )
-    missing = sorted(publication.files.keys() - set(client.list_repo_files(name, repo_type="dataset")))
+    try:
+        client.create_repo(name, repo_type="dataset", private=private, exist_ok=True)
+        client.upload_folder(
+            repo_id=name,
+            folder_path=folder,
+            repo_type="dataset",
+            commit_message=f"Publish {publication.counts['records']} trajectories",
+            delete_patterns=["*.parquet"],
+        )
+        listed = set(client.list_repo_files(name, repo_type="dataset"))
+    except OSError as error:
+        raise StoreError(
+            f"the hub refused {name}: {error}. An upload is one commit, so nothing is half there; check HF_TOKEN "
+            "and the name, then publish again"
+        ) from error
+    missing = sorted(publication.files.keys() - listed)
     if missing:
         raise StoreError(
             f"the hub does not list {', '.join(missing)} of {name} after the upload; publish again"

@@ -25,6 +25,8 @@ from data.files import TEMPORARY, disk_errors, fsync_directory
 from data.schema import AnyRecord, Kind, Row
 
 BATCH_ROWS = 64
+BATCH_BYTES = 2 << 20
+"""Rows are decoded together up to either limit, so that long ones do not pile up."""
 ROW_GROUP_BYTES = 32 << 20
 """Arrow bytes after which a row group is closed."""
 
@@ -54,13 +56,13 @@ def generation_of(path: Path) -> int:
     return int(match[1])
 
 
-def write_shard(path: Path, kind: Kind, rows: Iterable[Row]) -> int:
-    """Write `rows` (escaped, decoded JSON) as one shard and return their number. All or nothing."""
+def write_shard(path: Path, kind: Kind, lines: Iterable[bytes]) -> int:
+    """Write `lines` (see `schema.to_json`) as one shard and return their number. All or nothing."""
     temporary = path.with_name(path.name + TEMPORARY)
     with disk_errors(path, safe="all rows are still in the journal"):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            count = write_parquet(temporary, kind, rows)
+            count = write_parquet(temporary, kind, lines)
             _sync(temporary)
             faults.kill_point("shard.rename.before")
             os.replace(temporary, path)
@@ -71,12 +73,12 @@ def write_shard(path: Path, kind: Kind, rows: Iterable[Row]) -> int:
     return count
 
 
-def write_parquet(path: Path, kind: Kind, rows: Iterable[Row]) -> int:
-    """Stream `rows` into a Parquet file; row groups are closed by size."""
+def write_parquet(path: Path, kind: Kind, lines: Iterable[bytes]) -> int:
+    """Stream rows into a Parquet file; row groups are closed by size."""
     layout = schema.arrow_schema(kind)
     count, pending, pending_bytes = 0, [], 0
     with pq.ParquetWriter(path, layout, compression="zstd") as writer:
-        for batch in _batches(rows, BATCH_ROWS):
+        for batch in _batches(lines):
             table = pa.RecordBatch.from_pylist(batch, schema=layout)
             pending.append(table)
             pending_bytes += table.nbytes
@@ -95,8 +97,10 @@ def read_rows(path: Path) -> Iterator[tuple[Row, bool]]:
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(batch_size=BATCH_ROWS):
                 escaped = schema.batch_has_escape(batch)
-                for row in batch.to_pylist():
-                    yield row, escaped
+                step = max(1, BATCH_BYTES * batch.num_rows // max(batch.nbytes, 1))
+                for start in range(0, batch.num_rows, step):
+                    for row in batch.slice(start, step).to_pylist():
+                        yield row, escaped
     except (pa.ArrowInvalid, OSError) as error:
         raise StoreError(
             f"cannot read {path}: {error}. Restore the file from a copy, or delete it and run again"
@@ -157,13 +161,15 @@ def find(path: Path, kind: Kind, key: str) -> AnyRecord | None:
     return None
 
 
-def _batches(rows: Iterable[Row], size: int) -> Iterator[list[Row]]:
+def _batches(lines: Iterable[bytes]) -> Iterator[list[Row]]:
     batch: list[Row] = []
-    for row in rows:
-        batch.append(row)
-        if len(batch) == size:
+    size = 0
+    for line in lines:
+        batch.append(schema.decode(line))
+        size += len(line)
+        if len(batch) == BATCH_ROWS or size >= BATCH_BYTES:
             yield batch
-            batch = []
+            batch, size = [], 0
     if batch:
         yield batch
 

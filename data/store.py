@@ -264,7 +264,7 @@ class Store:
         log, keys = self._writer(), iter(sorted(offsets))
         number = 0
         while chunk := list(islice(keys, shard_rows)):
-            rows = (schema.decode(log.read(offsets[key]).payload) for key in chunk)
+            rows = (log.read(offsets[key]).payload for key in chunk)
             shards.write_shard(self.root / kind / shards.shard_name(generation, number), kind, rows)
             number += 1
 
