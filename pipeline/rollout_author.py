@@ -128,7 +128,8 @@ class SamplingAuthor:
         builder.generated(completion, turn=len(turns))
         self.tokens_left -= len(completion.token_ids)
         self._sampled = completion.token_ids
-        turn = self.protocol.parse(completion.token_ids, call_prefix=f"call_{self.engine_calls - 1}")
+        prefix = f"call_{self.engine_calls - 1}"
+        turn = self.protocol.parse(completion.token_ids, tools=builder.tools, call_prefix=prefix)
         return Written(turn, self._cut_off(completion, turn, room=room))
 
     def read(self, turns: Sequence[Turn], *, new: int) -> None:

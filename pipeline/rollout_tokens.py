@@ -63,8 +63,10 @@ class CallProtocol(Protocol):
         """The tools the prompt is rendered with."""
         ...
 
-    def parse(self, token_ids: Sequence[int], *, call_prefix: str) -> Turn:
-        """The assistant turn in sampled tokens."""
+    def parse(
+        self, token_ids: Sequence[int], *, tools: Sequence[ToolSpec] = (), call_prefix: str = "call"
+    ) -> Turn:
+        """The assistant turn in sampled tokens: see `Renderer.parse`."""
         ...
 
     def extend(self, sampled: Sequence[int], turns: Sequence[Turn], *, first_turn: int) -> Rendered:
@@ -101,7 +103,9 @@ class InlineProtocol:
         """None: the task's own prompt explains the tags."""
         return ()
 
-    def parse(self, token_ids: Sequence[int], *, call_prefix: str) -> Turn:
+    def parse(
+        self, token_ids: Sequence[int], *, tools: Sequence[ToolSpec] = (), call_prefix: str = "call"
+    ) -> Turn:
         """Text of the piece, with the call it ends in, if any."""
         stopped = bool(token_ids) and token_ids[-1] in self.renderer.stop_token_ids
         text = self.renderer.decode(token_ids[:-1] if stopped else token_ids)

@@ -1,1 +1,24 @@
-"""Make tasks and trajectories."""
+"""Synthesizers by name; nothing is imported before it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from data.errors import ConfigError
+
+__all__ = ["SYNTHESIZERS", "load_synthesizer"]
+
+SYNTHESIZERS = {
+    "demonstration": "synthesizers.demonstration:Demonstration",
+    "rejection_sampling": "synthesizers.rejection_sampling:RejectionSampling",
+}
+
+
+def load_synthesizer(name: str) -> type[Any]:
+    """The class behind a name; see `synthesizers.base.Synthesizer`. Raises ConfigError for others."""
+    if name not in SYNTHESIZERS:
+        raise ConfigError(f"no synthesizer {name!r}; there are: {', '.join(sorted(SYNTHESIZERS))}")
+    module, attribute = SYNTHESIZERS[name].split(":")
+    loaded: type[Any] = getattr(importlib.import_module(module), attribute)
+    return loaded

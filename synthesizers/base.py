@@ -1,0 +1,44 @@
+"""The Synthesizer contract, and which work is still to do.
+
+A synthesizer turns tasks into trajectories. Not covered: writing them (the stage's), judging them
+(`filters`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Collection, Iterable, Iterator
+from dataclasses import replace
+from typing import Protocol
+
+from data.tasks import Task
+from data.trajectories import Trajectory, make_trajectory_id
+from pipeline.rollout import Job
+
+
+class Synthesizer(Protocol):
+    """Made with what it works with: environment, engine, renderer, settings."""
+
+    name: str
+
+    def synthesize(
+        self, tasks: Iterable[Task], *, done: Collection[str] = (), failed: Collection[str] = ()
+    ) -> AsyncGenerator[Trajectory]:
+        """Trajectories as they finish, every attempt included.
+
+        `done` are ids of trajectories that exist and are not made again. `failed` are ids of recorded
+        infrastructure failures to be tried again: their work gets a new attempt and a new id.
+        """
+        ...
+
+
+def pending(jobs: Iterable[Job], *, done: Collection[str], failed: Collection[str]) -> Iterator[Job]:
+    """The jobs that are not done, each at its first attempt that is not a recorded failure.
+
+    `group_id` of every job must be set. A job counts as done when an attempt up to that one is.
+    """
+    for job in jobs:
+        attempt = job.attempt
+        while make_trajectory_id(job.group_id, job.rollout_index, attempt) in failed:
+            attempt += 1
+        if make_trajectory_id(job.group_id, job.rollout_index, attempt) not in done:
+            yield replace(job, attempt=attempt)
