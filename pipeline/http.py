@@ -86,6 +86,10 @@ class Server:
         return self.in_flight < max(1, int(self.limit))
 
 
+class RequestRefusedError(EngineError):
+    """A 4xx other than 408 and 429: the request itself is wrong (too long a prompt, an unknown model)."""
+
+
 class _Failure(Exception):
     def __init__(self, kind: FailureKind, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -285,7 +289,7 @@ class HttpPool:
         if failure.kind is FailureKind.PROTOCOL and tries[failure.kind] >= 2:
             raise EngineProtocolError(f"{what}: {failure}") from failure
         if failure.kind is FailureKind.REFUSED:
-            raise EngineError(f"{what} was refused: {failure}") from failure
+            raise RequestRefusedError(f"{what} was refused: {failure}") from failure
         if tries[FailureKind.BROKEN] >= self.policy.max_tries:
             raise EngineError(
                 f"{what} failed {tries[FailureKind.BROKEN]} times, last: {failure}"

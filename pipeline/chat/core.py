@@ -1,0 +1,179 @@
+"""What all chats share: cache, budget, and structured replies that are repaired or asked for again.
+
+A reply under a schema is the server's constrained text where offered, else free text; either way it
+is repaired (fences, text around the JSON), validated, and on failure asked for again with the
+validation error. After `max_asks` the raw text goes into a StructuredReplyError: no row is invented.
+Only replies that passed are cached. Not covered: how a reply is obtained (each chat's `_ask`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from data import canonical
+from data.messages import ToolSpec, Turn, text_parts, user
+from pipeline.errors import BudgetExceededError, ConfigError, StructuredReplyError
+
+
+@dataclass(slots=True)
+class ChatBudget:
+    """Calls and tokens that may still be spent; may be shared by several chats. None = no bound."""
+
+    max_calls: int | None = None
+    max_tokens: int | None = None
+    """Prompt plus completion tokens."""
+    calls: int = 0
+    tokens: int = 0
+
+    def claim(self) -> None:
+        """Count one call before it is sent. BudgetExceededError where nothing is left."""
+        spent = {"calls": (self.calls, self.max_calls), "tokens": (self.tokens, self.max_tokens)}
+        for what, (used, allowed) in spent.items():
+            if allowed is not None and used >= allowed:
+                raise BudgetExceededError(
+                    f"the chat budget of {allowed} {what} is used up ({used}); raise it to go on"
+                )
+        self.calls += 1
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyCache:
+    """Replies on disk by content: one small file each, written aside and renamed."""
+
+    directory: Path
+
+    def get(self, key: str) -> Turn | None:
+        """The stored reply, None where there is none."""
+        try:
+            return Turn.model_validate_json(self._path(key).read_text(encoding="ascii"))
+        except FileNotFoundError:
+            return None
+
+    def put(self, key: str, turn: Turn) -> None:
+        """Store a reply that passed."""
+        path = self._path(key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = path.with_suffix(f".{os.getpid()}")
+        aside.write_text(canonical.dumps(turn.model_dump(mode="json")), encoding="ascii")
+        os.replace(aside, path)
+
+    def _path(self, key: str) -> Path:
+        return self.directory / key[:2] / f"{key}.json"
+
+
+class CachedChat(ABC):
+    """Base of the chats: `reply` with cache, budget and schema; a subclass asks once."""
+
+    def __init__(
+        self, *, name: str, cache: Path | None = None, budget: ChatBudget | None = None, max_asks: int = 3
+    ) -> None:
+        if max_asks < 1:
+            raise ConfigError(f"max_asks must be at least 1, got {max_asks}")
+        self.name = name
+        self.budget = budget or ChatBudget()
+        self._cache, self._max_asks = ReplyCache(cache) if cache else None, max_asks
+
+    async def reply(
+        self, turns: Sequence[Turn], *, tools: Sequence[ToolSpec] = (), schema: dict[str, Any] | None = None
+    ) -> Turn:
+        """See `Chat.reply`."""
+        if self._cache is None:
+            return await self._obtain(turns, tools, schema)
+        key = canonical.digest(
+            self.identity(),
+            [_content(turn) for turn in turns],
+            [tool.model_dump(mode="json") for tool in tools],
+            schema,
+        )
+        stored = self._cache.get(key)
+        if stored is None:
+            stored = await self._obtain(turns, tools, schema)
+            self._cache.put(key, stored)
+        return stored
+
+    @abstractmethod
+    def identity(self) -> dict[str, Any]:
+        """What besides the messages decides a reply: model, weights, sampling. Never a key or a URL."""
+
+    async def close(self) -> None:  # noqa: B027 a chat without connections has nothing to release
+        """Release connections."""
+
+    @abstractmethod
+    async def _ask(
+        self, turns: Sequence[Turn], tools: Sequence[ToolSpec], schema: dict[str, Any] | None
+    ) -> tuple[Turn, int]:
+        """One reply as it came and the tokens it took."""
+
+    async def _obtain(
+        self, turns: Sequence[Turn], tools: Sequence[ToolSpec], schema: dict[str, Any] | None
+    ) -> Turn:
+        asked = list(turns) if schema is None else with_schema(turns, schema)
+        for _ in range(self._max_asks):
+            self.budget.claim()
+            turn, tokens = await self._ask(asked, tools, schema)
+            self.budget.tokens += tokens
+            if schema is None:
+                return turn
+            value, error = read_structured(turn.text, schema)
+            if not error:
+                return turn.model_copy(update={"parts": text_parts(canonical.dumps(value))})
+            asked += [turn, user(f"That reply was not valid: {error}. Reply again with the JSON alone.")]
+        raise StructuredReplyError(
+            f"chat {self.name!r} gave no valid reply in {self._max_asks} tries; "
+            f"last error: {error}; raw: {turn.text}"
+        )
+
+
+def with_schema(turns: Sequence[Turn], schema: dict[str, Any]) -> list[Turn]:
+    """The dialogue with the schema told in its last user turn, for servers that cannot constrain."""
+    note = f"Reply with JSON alone, valid under this schema: {canonical.dumps(schema)}"
+    if turns and turns[-1].role == "user":
+        last = turns[-1]
+        return [*turns[:-1], last.model_copy(update={"parts": (*last.parts, *text_parts("\n\n" + note))})]
+    return [*turns, user(note)]
+
+
+def read_structured(text: str, schema: dict[str, Any]) -> tuple[Any, str]:
+    """(value, "") where `text` holds JSON valid under `schema`, else (None, what is wrong)."""
+    from jsonschema import Draft202012Validator
+
+    found, value = find_json(text)
+    if not found:
+        return None, "it holds no JSON value"
+    errors = sorted(
+        Draft202012Validator(schema).iter_errors(value), key=lambda error: list(map(str, error.path))
+    )
+    if errors:
+        where = "/".join(map(str, errors[0].absolute_path)) or "the top level"
+        return None, f"at {where}: {errors[0].message:.300}"
+    return value, ""
+
+
+def find_json(text: str) -> tuple[bool, Any]:
+    """(True, value) of the text itself, or of its first JSON object or array, whatever stands around it."""
+    decoder = json.JSONDecoder(parse_constant=_refuse)
+    stripped = text.strip()
+    starts = [0] if stripped else []
+    starts += [index for index, letter in enumerate(stripped) if letter in "{[" and index]
+    for start in starts:
+        try:
+            value, end = decoder.raw_decode(stripped, start)
+        except (ValueError, RecursionError):
+            continue
+        if start or isinstance(value, dict | list) or end == len(stripped):
+            return True, value
+    return False, None
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _content(turn: Turn) -> dict[str, Any]:
+    return turn.model_dump(mode="json", exclude={"started_at", "seconds", "weight"})
