@@ -16,6 +16,9 @@ _MAX_POINTS = 400
 _WIDTH, _HEIGHT = 560, 230
 _LEFT, _RIGHT, _TOP, _BOTTOM = 54, 14, 12, 40
 NUM_COLOURS = 8
+_AXIS = Markup(
+    '<path class="axis" d="M{l} {b}H{r}"/><text class="label" x="{m}" y="{y}" text-anchor="middle">{t}</text>'
+)
 _TICK_X = Markup('<text class="tick" x="{x}" y="{y}" text-anchor="middle">{v}</text>')
 _TICK_Y = Markup(
     '<path class="grid" d="M{l} {y}H{r}"/><text class="tick" x="{x}" y="{t}" text-anchor="end">{v}</text>'
@@ -90,16 +93,12 @@ def _grid(curve: Curve, across: Sequence[float], upward: Sequence[float]) -> Mar
     body = Markup("")
     for value in upward:
         y = _y(value, upward)
-        body += Markup(
-            '<path class="grid" d="M{l} {y}H{r}"/><text class="tick" x="{x}" y="{t}" text-anchor="end">{v}</text>'
-        ).format(l=_LEFT, y=_n(y), r=_WIDTH - _RIGHT, x=_LEFT - 6, t=_n(y + 3.5), v=f"{value:g}")
-    for value in across:
-        body += Markup('<text class="tick" x="{x}" y="{y}" text-anchor="middle">{v}</text>').format(
-            x=_n(_x(value, across)), y=_HEIGHT - _BOTTOM + 15, v=f"{value:g}"
+        body += _TICK_Y.format(
+            l=_LEFT, y=_n(y), r=_WIDTH - _RIGHT, x=_LEFT - 6, t=_n(y + 3.5), v=f"{value:g}"
         )
-    return body + Markup(
-        '<path class="axis" d="M{l} {b}H{r}"/><text class="label" x="{m}" y="{y}" text-anchor="middle">{t}</text>'
-    ).format(
+    for value in across:
+        body += _TICK_X.format(x=_n(_x(value, across)), y=_HEIGHT - _BOTTOM + 15, v=f"{value:g}")
+    return body + _AXIS.format(
         l=_LEFT,
         b=_HEIGHT - _BOTTOM,
         r=_WIDTH - _RIGHT,

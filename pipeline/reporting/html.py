@@ -6,6 +6,7 @@ model) is written as character references, so that a hostile record can never ke
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(percent=percent, interval=interval, visible=visible)
+    made.filters.update(percent=percent, interval=interval, visible=visible, readable=readable)
     made.globals.update(
         style=Markup((TEMPLATES / "style.css").read_text(encoding="utf-8")),
         policy=POLICY,
@@ -50,17 +51,25 @@ def page(template: str, **values: Any) -> bytes:
 
 def percent(rate: Rate) -> str:
     """`82.0 %`, or a dash where nothing was measured."""
-    return "–" if rate.value is None else f"{100 * rate.value:.1f} %"
+    return "-" if rate.value is None else f"{100 * rate.value:.1f} %"
 
 
 def interval(rate: Rate) -> str:
-    """`69.2 – 90.2`, or nothing where nothing was measured."""
-    return "" if rate.value is None else f"{100 * rate.low:.1f} – {100 * rate.high:.1f}"
+    """`69.2 to 90.2`, or nothing where nothing was measured."""
+    return "" if rate.value is None else f"{100 * rate.low:.1f} to {100 * rate.high:.1f}"
 
 
 def visible(text: str) -> str:
     """`text` with control characters (other than tab and newline) as their pictures."""
     return text.translate(_PICTURES)
+
+
+def readable(text: str) -> str:
+    """JSON text of a call with its letters unescaped; text that is no JSON as it is."""
+    try:
+        return json.dumps(json.loads(text), ensure_ascii=False)
+    except ValueError:
+        return text
 
 
 _PICTURES = {code: chr(0x2400 + code) for code in range(32) if code not in (9, 10)} | {127: "\u2421"}

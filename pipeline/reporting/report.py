@@ -96,7 +96,7 @@ def _numeric_columns(table: Table) -> list[bool]:
 
 
 def _is_number(cell: str) -> bool:
-    return cell.strip("+-–%× ").replace(",", "").replace(".", "", 1).isdigit() or cell in ("", "–")
+    return cell.strip("+-% ").replace(",", "").replace(".", "", 1).isdigit() or cell in ("", "-")
 
 
 def _replace(path: Path, content: bytes) -> None:
