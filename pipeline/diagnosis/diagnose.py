@@ -1,8 +1,9 @@
 """Success and failure of a pool of trajectories by capability tag and by template.
 
-Decides the denominators: trajectories without a reward are counted apart and enter no rate; the
-valid-call rate is the share of assistant turns attempting a call (well formed or not) whose every
-call parses and fits the schema shown. Streams: memory is counts per tag, template, tool and kind.
+Decides the denominators: trajectories without a reward are counted apart and enter no rate of success
+or of a kind; the valid-call rate is the share of assistant turns (of all trajectories) attempting a
+call, well formed or not, whose every call parses and fits the schema shown. Streams: memory is counts
+per tag, template, tool and kind.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Group(Record):
     successes: tuple[Share, ...]
     failures: tuple[Share, ...]
     infra: int
-    """Trajectories without a reward; in no rate above."""
+    """Trajectories without a reward; in no rate of success or kind."""
 
 
 class Confusion(Record):
@@ -162,6 +163,17 @@ def diagnose(trajectories: Iterable[Trajectory], *, gold_calls: GoldCalls | None
         gold = gold_calls(trajectory.task_id) if gold_calls else None
         collector.add(trajectory, find(trajectory, gold))
     return collector.result()
+
+
+def demonstrated_calls(
+    trajectories: Iterable[Trajectory], *, synthesizer: str = "demonstration"
+) -> dict[str, tuple[ToolCall, ...]]:
+    """Task id to the executed calls of its last successful demonstration; pass `.get` as `gold_calls`."""
+    return {
+        trajectory.task_id: tuple(attempt.call for attempt in attempts(trajectory) if attempt.executed)
+        for trajectory in trajectories
+        if trajectory.synthesizer == synthesizer and trajectory.success
+    }
 
 
 def valid_turns(calls: Sequence[Attempt]) -> tuple[int, int]:

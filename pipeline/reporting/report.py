@@ -5,6 +5,7 @@ Decides what stands in a report and in which order; numbers come in as records a
 
 from __future__ import annotations
 
+import json
 import os
 from itertools import groupby
 from pathlib import Path
@@ -44,7 +45,8 @@ def write_report(report: Report, directory: Path) -> Path:
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        _replace(directory / "report.json", (report.model_dump_json(indent=1) + "\n").encode())
+        content = json.dumps(report.model_dump(mode="json"), indent=1, allow_nan=False)
+        _replace(directory / "report.json", f"{content}\n".encode("ascii"))
         _replace(directory / "index.html", report_html(report))
     except OSError as error:
         raise StoreError(

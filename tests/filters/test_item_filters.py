@@ -35,7 +35,8 @@ def verdict_of(filter_: ItemFilter, item: Trajectory) -> tuple[bool, str, float 
 )
 def test_valid_calls_rejects_with_the_parse_status_of_the_first_bad_call(bad: object, reason: str) -> None:
     item = trajectory(SEARCH, bad, BOOK, "Done.")  # type: ignore[arg-type]
-    assert verdict_of(ValidCalls(), item) == (False, reason, pytest.approx(2 / 3))
+    keep, found, score = verdict_of(ValidCalls(), item)
+    assert (keep, found) == (False, reason) and score == pytest.approx(2 / 3)
 
 
 def test_valid_calls_keeps_good_calls_and_dialogues_without_any() -> None:

@@ -103,7 +103,7 @@ def test_labels_and_scores_replace_earlier_ones_of_their_kind() -> None:
 
 
 def test_a_chain_is_built_from_recipe_rows() -> None:
-    rows = [
+    rows: list[dict[str, object]] = [
         {"name": "difficulty", "policy": "student"},
         {"name": "verified_outcome", "threshold": 0.5},
         {"name": "efficiency", "max_ratio": 2},
