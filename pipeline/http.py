@@ -99,7 +99,7 @@ class _Failure(Exception):
 class HttpPool:
     """Requests over one or many equal servers.
 
-    A pool may be used from several event loops one after another (`asyncio.run` per training step).
+    Close it before its event loop ends; it opens again in the next one (`asyncio.run` per training step).
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class HttpPool:
         return dict(total)
 
     async def close(self) -> None:
-        """Release connections."""
+        """Release connections; the next request opens new ones."""
         client, self._client = self._client, None
         if client is not None and self._loop is asyncio.get_running_loop():
             await client.aclose()

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -25,7 +25,7 @@ from types import TracebackType
 import httpx
 
 from pipeline.errors import ConfigError, EngineError
-from pipeline.serve_guard import GRACE_SECONDS
+from pipeline.serve_guard import GRACE_SECONDS, group_members
 
 Progress = Callable[[float, str], None]
 """Told (seconds waited, the server's last log line) about once a second while the server starts."""
@@ -247,7 +247,8 @@ def check_model(directory: Path) -> None:
     if "tools" not in text:
         raise ConfigError(
             f"the chat template of {directory} ({source.name}) never mentions `tools`, so the model "
-            f"would not see them; save one that does as {template.name}, e.g. pipeline/renderers/chatml_tools.jinja"
+            f"would not see them; save one that does as {template.name} "
+            f"(ours is pipeline/renderers/chatml_tools.jinja)"
         )
 
 
@@ -296,13 +297,3 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-
-
-def group_members(process_group: int) -> Iterator[int]:
-    """Ids of the running (not zombie) processes of a process group."""
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                state, _, group = (entry / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[:3]
-                if int(group) == process_group and state != "Z":
-                    yield int(entry.name)

@@ -86,7 +86,8 @@ class VllmEngine:
         if scored < -0.2 and abs(sampled.logprobs[0] - scored) < 0.5 * abs(scored):
             raise ConfigError(
                 f"the server of {self.model!r} returns log-probs from before temperature "
-                f"({sampled.logprobs[0]:.3f} at temperature 0.05, {scored:.3f} at 1); start it with --logprobs-mode processed_logprobs"
+                f"({sampled.logprobs[0]:.3f} at temperature 0.05, {scored:.3f} at 1); "
+                f"start it with --logprobs-mode processed_logprobs"
             )
         return min(lengths)
 
