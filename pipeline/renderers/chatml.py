@@ -133,8 +133,8 @@ def _as_text(turn: Turn) -> Turn:
 def tool_text(tool: ToolSpec) -> str:
     """One line that shows a tool: plain schemas are shortened without loss, others shown whole.
 
-    In the short form a bare type stands for {"type": ...}, and every parameter is required unless
-    `required` says otherwise.
+    In the short form a parameter is its type, "type: description" or the list of its allowed values, and
+    every parameter is required unless `required` says otherwise.
     """
     schema = canonical.loads(tool.parameters)
     shown: dict[str, object] = {"name": tool.name}
@@ -149,8 +149,15 @@ def tool_text(tool: ToolSpec) -> str:
     return _json(shown)
 
 
-def _short(value: object) -> object:
-    return value["type"] if isinstance(value, dict) and list(value) == ["type"] else value
+def _short(value: Any) -> Any:
+    keys = sorted(value) if isinstance(value, dict) else []
+    if keys == ["type"]:
+        return value["type"]
+    if keys == ["enum", "type"]:
+        return value["enum"]
+    if keys == ["description", "type"] and isinstance(value["type"], str):
+        return f"{value['type']}: {value['description']}"
+    return value
 
 
 def _json(value: object) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import json
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -34,6 +35,10 @@ class Parser(Protocol):
     def __call__(self, text: str, *, ended: bool, call_prefix: str, tools: Sequence[ToolSpec] = ()) -> Parsed:
         """Take `text` (stop token removed) apart; `ended` is False where generation was cut off."""
         ...
+
+
+class AmbiguousJsonError(ValueError):
+    """JSON that different readers read differently (duplicate keys, NaN): never salvaged."""
 
 
 class Call(NamedTuple):
@@ -103,10 +108,20 @@ def salvage(text: str) -> Call | None:
     for candidate in (body, body + "}", body + "}}"):
         try:
             return _loose_call(read_json(candidate)[0])
+        except AmbiguousJsonError:
+            return None
         except ValueError:
             continue
+    return _python_call(body)
+
+
+def _python_call(text: str) -> Call | None:
+    """A call written as a Python dict."""
     try:
-        return _loose_call(_plain_json(ast.literal_eval(body)))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the compiler warns of odd escapes in what a model wrote
+            value = ast.literal_eval(text)
+        return _loose_call(read_json(canonical.dumps(value))[0])
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return None
 
@@ -129,10 +144,6 @@ def _loose_call(value: Any) -> Call:
     return as_call(value)
 
 
-def _plain_json(value: Any) -> Any:
-    return read_json(canonical.dumps(value))[0]
-
-
 def _unfenced(text: str) -> str:
     if not text.startswith("```"):
         return text
@@ -149,7 +160,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse(reason: str) -> Any:
-    raise ValueError(reason)
+    raise AmbiguousJsonError(reason)
 
 
 def _kind(value: Any) -> str:

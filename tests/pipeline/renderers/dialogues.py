@@ -11,6 +11,7 @@ from data.messages import ToolCall, ToolResult, ToolSpec, Turn, assistant, syste
 from pipeline.renderers.base import Rendered
 from pipeline.renderers.chatml import TEMPLATE, ChatMLRenderer
 from pipeline.renderers.stream import TokenStream
+from tests.tiny import SPECIALS, TAGS
 
 TRAVEL_TOOLS = (
     ToolSpec(
@@ -82,7 +83,8 @@ _snippets = st.sampled_from(
     ]
 )
 _free = st.text(alphabet=st.characters(exclude_categories=("Cs",)), max_size=12)
-texts = st.lists(st.one_of(_snippets, _free), max_size=3).map("".join)
+texts = st.lists(st.one_of(_snippets, _free), max_size=3).map("".join).filter(lambda text: _is_harmless(text))
+"""Text that spells no control token, tag or call; test_chatml tests what such text becomes."""
 json_values = st.recursive(
     st.one_of(
         st.none(),
@@ -96,6 +98,10 @@ json_values = st.recursive(
 )
 arguments = st.dictionaries(texts, json_values, max_size=3)
 tool_sets = st.sampled_from([(), TRAVEL_TOOLS, (NESTED_TOOL, BARE_TOOL), (BARE_TOOL,)])
+
+
+def _is_harmless(text: str) -> bool:
+    return not any(mark in text for mark in (*SPECIALS, *TAGS, '"name"'))
 
 
 @st.composite
