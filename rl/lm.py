@@ -7,6 +7,7 @@ the precision of the rest. Not covered: optimisers and steps (`rl.sft`, `rl.grpo
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -75,7 +76,10 @@ def load_model(model_dir: Path, *, lora: LoraSettings | None = None, seed: int =
     from peft import LoraConfig, get_peft_model
 
     config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules="all-linear", task_type="CAUSAL_LM")
-    return get_peft_model(model, config)
+    with warnings.catch_warnings():
+        # peft asks the model for an attribute that transformers has renamed.
+        warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing.*", category=FutureWarning)
+        return get_peft_model(model, config)
 
 
 def require_torch() -> Any:

@@ -7,9 +7,9 @@ optimiser state (`rl.checkpoints`) and the push itself (the engine's business).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -44,16 +44,9 @@ def save_model(model: Any, source_dir: Path, target: Path) -> str:
 
     The directory appears whole or not at all; an existing one is replaced.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as aside:
-        built = Path(aside) / target.name
+    with _whole_directory(target) as built:
         copy_sidecars(source_dir, built)
-        digest = save_weights(model, built)
-        kill_point("model.rename.before")
-        if target.exists():
-            os.rename(target, Path(aside) / "old")
-        os.rename(built, target)
-    return digest
+        return save_weights(model, built)
 
 
 def save_weights(model: Any, directory: Path) -> str:
@@ -70,13 +63,8 @@ def save_weights(model: Any, directory: Path) -> str:
 
 def save_adapter(model: Any, directory: Path) -> None:
     """Write the LoRA adapter alone, in the form servers load; whole or not at all."""
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{directory.name}-", dir=directory.parent) as aside:
-        built = Path(aside) / directory.name
+    with _whole_directory(directory) as built:
         model.save_pretrained(str(built))
-        if directory.exists():
-            os.rename(directory, Path(aside) / "old")
-        os.rename(built, directory)
 
 
 def copy_sidecars(source_dir: Path, target: Path) -> None:
@@ -91,6 +79,19 @@ def sync_file(path: Path) -> None:
     """Flush a written file to disk."""
     with open(path, "rb") as handle:
         os.fsync(handle.fileno())
+
+
+@contextlib.contextmanager
+def _whole_directory(target: Path) -> Iterator[Path]:
+    """A directory to fill that becomes `target` by a rename; what a killed writer left is removed first."""
+    aside = target.with_name(f".{target.name}.writing")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    yield aside
+    kill_point("model.rename.before")
+    if target.exists():
+        shutil.rmtree(target)
+    os.rename(aside, target)
 
 
 def _adapter_deltas(model: Any) -> dict[str, Any]:

