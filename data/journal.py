@@ -15,10 +15,10 @@ Not covered: repairing bit rot; who may write (the store holds the lock).
 from __future__ import annotations
 
 import os
+import re
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote, unquote
@@ -27,7 +27,8 @@ from data import faults
 from data.errors import StoreError
 from data.files import disk_errors, fsync_directory
 
-_PREFIX = 18  # "LLLLLLLL CCCCCCCC "
+_PREFIX = 18
+_HEADER = re.compile(rb"[0-9a-f]{8} [0-9a-f]{8} ")
 _CHUNK = 1 << 20
 
 Write = Callable[[int, bytes], int]
@@ -140,8 +141,7 @@ def encode(kind: str, key: str, payload: bytes) -> bytes:
 
 def read_at(descriptor: int, offset: int, path: Path) -> Entry:
     """The row at `offset` of an open journal; StoreError where its checksum is wrong."""
-    prefix = os.pread(descriptor, _PREFIX, offset)
-    entry = _decode(prefix, partial(_pread, descriptor, offset + _PREFIX), offset)
+    entry = _entry(descriptor, offset, os.fstat(descriptor).st_size)
     if entry is None:
         raise _damaged(path, offset)
     return entry
@@ -150,12 +150,11 @@ def read_at(descriptor: int, offset: int, path: Path) -> Entry:
 def scan(descriptor: int, path: Path) -> Iterator[Entry | Tail]:
     """Every valid line from the start, then one Tail. Memory: one row.
 
-    StoreError naming file and offset where a damaged line is followed by anything but its own torn end.
+    StoreError naming file and offset where a line is damaged in a way that a cut write does not explain.
     """
     offset, size = 0, os.fstat(descriptor).st_size
     while offset < size:
-        prefix = os.pread(descriptor, _PREFIX, offset)
-        entry = _decode(prefix, partial(_pread, descriptor, offset + _PREFIX), offset)
+        entry = _entry(descriptor, offset, size)
         if entry is None:
             if not _is_torn(descriptor, offset, size):
                 raise _damaged(path, offset)
@@ -172,34 +171,38 @@ def create(path: Path) -> None:
         fsync_directory(path.parent)
 
 
-def _pread(descriptor: int, offset: int, length: int) -> bytes:
-    return os.pread(descriptor, length, offset)
+def _announced(descriptor: int, offset: int) -> tuple[int, int] | None:
+    """(end of the line, checksum) as its prefix says; None where that is no whole prefix."""
+    prefix = os.pread(descriptor, _PREFIX, offset)
+    if not _HEADER.fullmatch(prefix):
+        return None
+    return offset + _PREFIX + int(prefix[:8], 16) + 1, int(prefix[9:17], 16)
 
 
-def _decode(prefix: bytes, read: Callable[[int], bytes], offset: int) -> Entry | None:
-    try:
-        length, checksum = int(prefix[:8], 16), int(prefix[9:17], 16)
-    except ValueError:
+def _entry(descriptor: int, offset: int, size: int) -> Entry | None:
+    announced = _announced(descriptor, offset)
+    if announced is None or announced[0] > size:
         return None
-    if len(prefix) != _PREFIX:
-        return None
-    body = read(length + 1)
-    if len(body) != length + 1 or not body.endswith(b"\n") or zlib.crc32(body[:-1]) != checksum:
+    end, checksum = announced
+    body = os.pread(descriptor, end - offset - _PREFIX, offset + _PREFIX)
+    if not body.endswith(b"\n") or zlib.crc32(body[:-1]) != checksum:
         return None
     kind, key, payload = body[:-1].split(b" ", 2)
     name = unquote(key.decode("ascii"), errors="surrogatepass")
-    return Entry(kind.decode("ascii"), name, payload, offset, offset + _PREFIX + length + 1)
+    return Entry(kind.decode("ascii"), name, payload, offset, end)
 
 
 def _is_torn(descriptor: int, offset: int, size: int) -> bool:
-    """Whether [offset, size) is what a cut write leaves: no newline, or nothing but zeros."""
+    """Whether [offset, size) is what a cut write leaves: shorter than announced, or nothing but zeros."""
+    announced = _announced(descriptor, offset)
+    short = size - offset < _PREFIX or (announced is not None and announced[0] > size)
     newline, zeros = False, True
-    while offset < size and (zeros or not newline):
+    while offset < size and (zeros or (short and not newline)):
         chunk = os.pread(descriptor, min(_CHUNK, size - offset), offset)
         newline = newline or b"\n" in chunk
         zeros = zeros and not chunk.strip(b"\0")
         offset += len(chunk)
-    return zeros or not newline
+    return zeros or (short and not newline)
 
 
 def _damaged(path: Path, offset: int) -> StoreError:

@@ -215,8 +215,8 @@ def _push(client: HubClient, name: str, folder: Path, publication: Publication, 
         listed = set(client.list_repo_files(name, repo_type="dataset"))
     except OSError as error:
         raise StoreError(
-            f"the hub refused {name}: {error}. An upload is one commit, so nothing is half there; check HF_TOKEN "
-            "and the name, then publish again"
+            f"the hub refused {name}: {error}. An upload is one commit, so nothing is half there; "
+            "check HF_TOKEN and the name, then publish again"
         ) from error
     missing = sorted(publication.files.keys() - listed)
     if missing:

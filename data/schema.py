@@ -110,25 +110,28 @@ def to_json(record: AnyRecord) -> bytes:
     happen (a NaN weight, a list for a tuple).
     """
     try:
-        text = record.__pydantic_serializer__.to_json(record, warnings="error")
-        if _ESCAPE_UTF8 in text:
-            text = _to_json_escaped(record)
-        type(record).__pydantic_validator__.validate_json(text)
-    except UnicodeEncodeError:
-        text = _to_json_escaped(record)
+        line = record.__pydantic_serializer__.to_json(record, warnings="error")
+        if _ESCAPE_UTF8 not in line:
+            type(record).__pydantic_validator__.validate_json(line)
+            return line
     except ValueError as error:
         if "surrogates not allowed" not in str(error):
-            raise RecordError(f"{type(record).__name__} cannot be stored: {error}") from error
-        text = _to_json_escaped(record)
-    return text
+            raise _unstorable(record, error) from error
+    return _to_json_escaped(record)
 
 
 def _to_json_escaped(record: AnyRecord) -> bytes:
     try:
         value = map_text(record.model_dump(mode="json", warnings="error"), escape)
-        return json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode("ascii")
+        line = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode("ascii")
+        type(record).model_validate(map_text(json.loads(line), _unescape))
+        return line
     except ValueError as error:
-        raise RecordError(f"{type(record).__name__} cannot be stored: {error}") from error
+        raise _unstorable(record, error) from error
+
+
+def _unstorable(record: AnyRecord, error: ValueError) -> RecordError:
+    return RecordError(f"{type(record).__name__} {record_id(record)!a} cannot be stored: {error}")
 
 
 def from_json(kind: Kind, line: bytes) -> AnyRecord:

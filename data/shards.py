@@ -7,11 +7,9 @@ depend on the number of rows; it does on the longest one.
 
 from __future__ import annotations
 
-import operator
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -147,18 +145,19 @@ def repeated_ids(paths: list[Path], kind: Kind, journal_ids: Collection[str]) ->
 
 
 def find(path: Path, kind: Kind, key: str) -> AnyRecord | None:
-    """The record with id `key`, or None; decodes only row groups whose id range holds it."""
-    columns = schema.ID_COLUMNS[kind]
-    values = key.split("/", len(columns) - 1)
-    if len(values) != len(columns) or key not in set(read_ids(path, kind)):
+    """The record with id `key`, or None; decodes one row."""
+    ids = read_ids(path, kind)
+    if key not in ids:
         return None
-    terms = [
-        pc.field(column) == pa.scalar(schema.escape(value))
-        for column, value in zip(columns, values, strict=True)
-    ]
-    for row in pq.read_table(path, filters=reduce(operator.and_, terms)).to_pylist():
-        return schema.from_row(kind, row)
-    return None
+    position = ids.index(key)
+    with pq.ParquetFile(path) as file:
+        for number in range(file.num_row_groups):
+            size = file.metadata.row_group(number).num_rows
+            if position < size:
+                (row,) = file.read_row_group(number).slice(position, 1).to_pylist()
+                return schema.from_row(kind, row)
+            position -= size
+    raise StoreError(f"{path} changed while it was read")
 
 
 def _batches(lines: Iterable[bytes]) -> Iterator[list[Row]]:

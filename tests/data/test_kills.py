@@ -1,0 +1,101 @@
+"""SIGKILL at every named point and at random ones: the next run ends as if nothing had happened."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from data import faults
+from data.store import Store
+from tests.data import kill_worker
+
+REPOSITORY = Path(__file__).parents[2]
+TABLES = ("trajectories", "failures", "verdicts")
+
+
+def start(root: Path, kill_at: str = "") -> subprocess.Popen[str]:
+    environment = {**os.environ, faults.VARIABLE: kill_at}
+    command = [sys.executable, "-m", "tests.data.kill_worker", str(root)]
+    return subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    root = tmp_path_factory.mktemp("undisturbed") / "run"
+    kill_worker.work(root)
+    return state(root)
+
+
+def state(root: Path) -> dict[str, str]:
+    with Store.open(root) as store:
+        manifest = store.manifest(kill_worker.STAGE)
+        assert manifest is not None and manifest["counts"] == {"rows": kill_worker.COUNT}
+        return {table: store.digest(table) for table in TABLES}
+
+
+def stored_rows(root: Path) -> int:
+    """Rows on disk, an id counted as often as it is stored."""
+    with Store.open(root) as store:
+        return sum(1 for row in (*store.trajectories(), *store.failures(), *store.verdicts()) if row)
+
+
+def check_after(root: Path, undisturbed: dict[str, str], acknowledged: list[int]) -> int:
+    """Nothing acknowledged is lost; the rerun completes the run. Returns the torn bytes it cut."""
+    with Store.open(root) as store:
+        found = {int(t.group_id.removeprefix("group")) for t in (*store.trajectories(), *store.failures())}
+    assert set(acknowledged) <= found
+    torn = kill_worker.work(root)
+    assert state(root) == undisturbed
+    assert stored_rows(root) == 2 * kill_worker.COUNT
+    assert not list(root.rglob("*.tmp"))
+    assert len(list((root / "journal").iterdir())) == 1
+    return torn
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("point", faults.POINTS)
+def test_killed_at_a_named_point(point: str, count: int, tmp_path: Path, undisturbed: dict[str, str]) -> None:
+    if point.startswith("manifest") and count == 2:
+        pytest.skip("the worker writes one manifest")
+    root = tmp_path / "run"
+    process = start(root, f"{point}:{count if 'append' not in point else 13 * count}")
+    output = process.communicate(timeout=60)[0].split("\n")
+    assert process.returncode == -signal.SIGKILL, "the kill point was not reached"
+    assert "done" not in output
+    acknowledged = [int(line.split()[1]) for line in output if line.startswith("appended")]
+    torn = check_after(root, undisturbed, acknowledged)
+    assert (torn > 0) == (point == "journal.append.middle")
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_killed_at_a_random_time(seed: int, tmp_path: Path, undisturbed: dict[str, str]) -> None:
+    root, wanted = tmp_path / "run", random.Random(seed).randrange(1, kill_worker.COUNT - 1)
+    process = start(root)
+    assert process.stdout is not None
+    acknowledged = [int(process.stdout.readline().split()[1]) for _ in range(wanted)]
+    process.kill()
+    rest = process.communicate(timeout=60)[0]
+    assert process.returncode == -signal.SIGKILL and "done" not in rest, "the run was over before the kill"
+    acknowledged += [int(line.split()[1]) for line in rest.splitlines() if len(line.split()) == 2]
+    check_after(root, undisturbed, acknowledged)
+
+
+def test_a_kill_point_counts_and_is_silent_without_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(faults.VARIABLE, raising=False)
+    faults.kill_point("anything")
+    monkeypatch.setenv(faults.VARIABLE, "test.point:3")
+    assert [
+        faults.due(name) for name in ("test.point", "other", "test.point", "test.point", "test.point")
+    ] == [
+        False,
+        False,
+        False,
+        True,
+        False,
+    ]
