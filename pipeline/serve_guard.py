@@ -1,8 +1,8 @@
 """A small parent for the model server that ends the server's whole process group with its owner.
 
-Run as `python serve_guard.py FD COMMAND...` in a process group of its own. The owner holds the
+Run as `python serve_guard.py FD GRACE COMMAND...` in a process group of its own. The owner holds the
 other end of the pipe FD; when that closes, the owner's process is gone or the server ends, all the
-group gets SIGTERM, then SIGKILL, and is reaped. Standard library only; the file is run by path. Not
+group gets SIGTERM, after GRACE seconds SIGKILL, and is reaped. Standard library only; the file is run by path. Not
 covered: the guard itself being killed with SIGKILL (the owner's own stop still ends the group).
 """
 
@@ -19,13 +19,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-GRACE_SECONDS = 10.0
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 def main(arguments: list[str]) -> int:
     """Run the command until it or the owner ends; the command's exit status."""
-    descriptor, command = int(arguments[0]), arguments[1:]
+    descriptor, grace, command = int(arguments[0]), float(arguments[1]), arguments[2:]
     owner = os.getppid()
     # The server's workers become our children when it dies, so that none stays behind as a zombie.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -36,7 +35,7 @@ def main(arguments: list[str]) -> int:
         closed, _, _ = select.select([descriptor], [], [], 0.25)
         if closed or os.getppid() != owner:
             break
-    _end_group(server)
+    _end_group(server, grace)
     return server.wait()
 
 
@@ -56,8 +55,8 @@ def _default_signals() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def _end_group(server: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + GRACE_SECONDS
+def _end_group(server: subprocess.Popen[bytes], grace: float) -> None:
+    deadline = time.monotonic() + grace
     with contextlib.suppress(ProcessLookupError):
         os.killpg(0, signal.SIGTERM)
     while (others := set(group_members(os.getpgrp())) - {os.getpid()}) and time.monotonic() < deadline:

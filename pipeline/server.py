@@ -25,7 +25,7 @@ from types import TracebackType
 import httpx
 
 from pipeline.errors import ConfigError, EngineError
-from pipeline.serve_guard import GRACE_SECONDS, group_members
+from pipeline.serve_guard import group_members
 
 Progress = Callable[[float, str], None]
 """Told (seconds waited, the server's last log line) about once a second while the server starts."""
@@ -56,6 +56,8 @@ class ServerSettings:
     """Memory of the key-value cache where there is no GPU."""
     start_timeout: float = 300.0
     """Seconds until an unhealthy server is given up."""
+    stop_grace: float = 10.0
+    """Seconds between SIGTERM and SIGKILL."""
     extra_args: tuple[str, ...] = ()
     """More flags for the server, passed last."""
 
@@ -108,7 +110,8 @@ class ModelServer:
         )
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         reading_end, self._leash = os.pipe()
-        guard = [sys.executable, str(Path(__file__).with_name("serve_guard.py")), str(reading_end)]
+        script = str(Path(__file__).with_name("serve_guard.py"))
+        guard = [sys.executable, script, str(reading_end), str(self.settings.stop_grace)]
         with open(self.log_path, "ab") as log:
             self._process = subprocess.Popen(
                 [*guard, *self.command(python)],
@@ -172,7 +175,7 @@ class ModelServer:
             os.close(self._leash)
             self._leash = -1
         if process is not None:
-            _end_group(process)
+            _end_group(process, self.settings.stop_grace)
         if self.log_path.parent != self._directory:
             shutil.rmtree(self._directory, ignore_errors=True)
 
@@ -289,9 +292,9 @@ def _free_port(host: str) -> int:
         return int(probe.getsockname()[1])
 
 
-def _end_group(process: subprocess.Popen[bytes]) -> None:
+def _end_group(process: subprocess.Popen[bytes], grace: float) -> None:
     """The guard ends the group when the leash closes; what is left after its grace gets SIGKILL."""
-    deadline = time.monotonic() + GRACE_SECONDS + 5.0
+    deadline = time.monotonic() + grace + 5.0
     while time.monotonic() < deadline and (process.poll() is None or any(group_members(process.pid))):
         time.sleep(0.1)
     with contextlib.suppress(ProcessLookupError):

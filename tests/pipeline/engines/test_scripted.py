@@ -19,7 +19,9 @@ def count_up(prompt: Sequence[int], rng: random.Random) -> list[int]:
 
 def generate(engine: ScriptedEngine, *prompts: list[int], **kwargs: object) -> list[list[Completion]]:
     async def run() -> list[list[Completion]]:
-        return list(await asyncio.gather(*(engine.generate(prompt, Sampling(seed=1), **kwargs) for prompt in prompts)))
+        return list(
+            await asyncio.gather(*(engine.generate(prompt, Sampling(seed=1), **kwargs) for prompt in prompts))
+        )
 
     return asyncio.run(run())
 

@@ -34,7 +34,9 @@ def answer_of(*choices: dict[str, Any]) -> dict[str, Any]:
 
 
 def engine_at(server: ScriptedServer) -> VllmEngine:
-    return VllmEngine([server.url], model="policy", name="Tiny", policy=HttpPolicy(backoff=0.001, patience=0.2))
+    return VllmEngine(
+        [server.url], model="policy", name="Tiny", policy=HttpPolicy(backoff=0.001, patience=0.2)
+    )
 
 
 def run(engine: VllmEngine, work: Any) -> Any:
@@ -61,8 +63,8 @@ def test_token_ids_go_in_and_samples_come_out_in_order() -> None:
     [sent] = server.received
     assert sent.path == "/v1/completions"
     assert sent.body == {
-        "model": "policy", "prompt": PROMPT, "n": 2, "max_tokens": 2, "temperature": 0.7, "top_p": 1.0, "top_k": 0,
-        "min_p": 0.0, "logprobs": 0, "return_token_ids": True, "skip_special_tokens": False,
+        "model": "policy", "prompt": PROMPT, "n": 2, "max_tokens": 2, "temperature": 0.7, "top_p": 1.0,
+        "top_k": 0, "min_p": 0.0, "logprobs": 0, "return_token_ids": True, "skip_special_tokens": False,
         "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "seed": 3,
         "stop_token_ids": [2], "stop": ["</x>"], "include_stop_str_in_output": True,
     }  # fmt: skip
@@ -91,7 +93,9 @@ def test_an_untrustworthy_answer_is_a_protocol_error(answer: Any, what: str) -> 
 
 def test_too_few_logprobs_from_a_server_are_asked_for_again_then_an_error() -> None:
     short = answer_of(choice(logprobs={"token_logprobs": [-0.5]}))
-    with ScriptedServer(lambda received: Reply(short if received.number < 2 else answer_of(choice()))) as server:
+    with ScriptedServer(
+        lambda received: Reply(short if received.number < 2 else answer_of(choice()))
+    ) as server:
         engine = engine_at(server)
         with pytest.raises(EngineProtocolError, match="2 tokens but 1 log-probs"):
             run(engine, engine.generate(PROMPT, Sampling()))
@@ -189,7 +193,10 @@ def test_an_update_waits_for_running_requests_and_holds_new_ones(tmp_path: Path)
             return done
 
         assert run(engine, work()) == ["old"] * 3 + ["new"] * 3
-    assert replica.log == ["/v1/completions"] * 3 + ["/collective_rpc", "/reset_prefix_cache"] + ["/v1/completions"] * 3
+    assert (
+        replica.log
+        == ["/v1/completions"] * 3 + ["/collective_rpc", "/reset_prefix_cache"] + ["/v1/completions"] * 3
+    )
 
 
 def probing(logprob: float, scored: float) -> Any:

@@ -1,0 +1,215 @@
+"""Chats: structured replies, cache, budget, wire format, and that a key never shows."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data import messages
+from data.messages import ParseStatus, ToolCall, ToolResult, ToolSpec, Turn
+from data.trajectories import Span, SpanKind
+from pipeline.chat.core import ChatBudget, find_json
+from pipeline.chat.engine import EngineChat
+from pipeline.chat.openai import OpenAIChat
+from pipeline.chat.scripted import ScriptedChat
+from pipeline.engines.base import Sampling
+from pipeline.engines.scripted import ScriptedEngine, continue_text
+from pipeline.errors import BudgetExceededError, ConfigError, EngineError, StructuredReplyError
+from pipeline.renderers.base import Rendered
+from tests.serving import Received, Reply, ScriptedServer
+
+SCHEMA = {"type": "object", "properties": {"score": {"type": "integer"}}, "required": ["score"]}
+QUESTION = [messages.system("Judge."), messages.user("How good?")]
+
+
+def reply(chat: Any, turns: Sequence[Turn] = QUESTION, **kwargs: Any) -> Turn:
+    async def run() -> Turn:
+        try:
+            return await chat.reply(turns, **kwargs)
+        finally:
+            await chat.close()
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"score": 3}',
+        'Sure!\n```json\n{"score": 3}\n```\nHope this helps.',
+        '{"score": 3} I chose 3 because {it} is good.',
+        'The set {a, b} gives {"score": 3}',
+    ],
+)
+def test_a_reply_around_json_is_repaired(text: str) -> None:
+    assert reply(ScriptedChat([text]), schema=SCHEMA).text == '{"score":3}'
+
+
+@pytest.mark.parametrize(
+    ("text", "found"), [("3", True), ("3 apples", False), ("", False), ("{'a': 1}", False)]
+)
+def test_find_json_invents_nothing(text: str, found: bool) -> None:
+    assert find_json(text)[0] is found
+
+
+def test_an_invalid_reply_is_asked_for_again_with_the_error() -> None:
+    chat = ScriptedChat(['{"score": "high"}', "no idea", '{"score": 4}'])
+    assert reply(chat, schema=SCHEMA).text == '{"score":4}'
+    assert "valid under this schema" in chat.asked[0][-1].text
+    assert "at score: 'high' is not of type 'integer'" in chat.asked[1][-1].text
+    assert chat.asked[1][-2].text == '{"score": "high"}'
+    assert "it holds no JSON value" in chat.asked[2][-1].text
+
+
+def test_a_reply_that_never_fits_is_an_error_with_the_raw_text() -> None:
+    with pytest.raises(StructuredReplyError, match=r"no valid reply in 2 tries.*raw: I refuse") as caught:
+        reply(ScriptedChat(["{}", "I refuse"], max_asks=2), schema=SCHEMA)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_the_cache_holds_replies_that_passed_and_no_failures(tmp_path: Path) -> None:
+    with pytest.raises(StructuredReplyError):
+        reply(ScriptedChat(["bad"] * 3, cache=tmp_path), schema=SCHEMA)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    assert reply(ScriptedChat(['{"score": 1}'], cache=tmp_path), schema=SCHEMA).text == '{"score":1}'
+    silent = ScriptedChat([], cache=tmp_path)
+    assert reply(silent, schema=SCHEMA).text == '{"score":1}'
+    assert silent.asked == [] and silent.budget.calls == 0
+
+
+def test_any_part_of_the_question_changes_the_cache_key(tmp_path: Path) -> None:
+    chat = ScriptedChat([str(number) for number in range(5)], cache=tmp_path)
+    tool = ToolSpec(name="look")
+    asked: list[dict[str, Any]] = [
+        {},
+        {"turns": [messages.user("How good?")]},
+        {"tools": [tool]},
+        {"tools": [tool.model_copy(update={"description": "Look"})]},
+        {"schema": {"type": "integer"}},
+    ]
+    for _ in range(2):
+        assert [reply(chat, **kwargs).text for kwargs in asked] == ["0", "1", "2", "3", "4"]
+    clocked = [turn.model_copy(update={"started_at": 9.0, "seconds": 1.0}) for turn in QUESTION]
+    assert reply(chat, clocked).text == "0"
+
+
+def test_a_budget_stops_before_the_call() -> None:
+    budget = ChatBudget(max_calls=2)
+    chat = ScriptedChat(lambda turns, tools: "yes", budget=budget)
+    reply(chat)
+    reply(chat)
+    with pytest.raises(BudgetExceededError, match="budget of 2 calls"):
+        reply(chat)
+    assert len(chat.asked) == 2
+    spent = ScriptedChat(["yes"], budget=ChatBudget(max_tokens=10, tokens=10))
+    with pytest.raises(BudgetExceededError, match="budget of 10 tokens"):
+        reply(spent)
+
+
+def completion(message: dict[str, Any]) -> Reply:
+    return Reply({"choices": [{"message": message}], "usage": {"total_tokens": 12}})
+
+
+def test_openai_wire_format_both_ways() -> None:
+    calls = [
+        {"id": "a", "type": "function", "function": {"name": "look", "arguments": '{"x": 1}'}},
+        {"id": "b", "type": "function", "function": {"name": "look", "arguments": '{"x": '}},
+        {"id": "c", "type": "function", "function": {"name": "look", "arguments": "[1]"}},
+    ]
+    turns = [
+        messages.user("Go"),
+        messages.assistant("", ToolCall(call_id="c0", name="look", arguments='{"x":0}')),
+        messages.tool(ToolResult(call_id="c0", name="look", parts=messages.text_parts("found"))),
+    ]
+    answered = {"content": None, "reasoning": "hm", "tool_calls": calls}
+    with ScriptedServer(lambda _: completion(answered)) as server:
+        chat = OpenAIChat(server.url, model="m", params={"temperature": 0.5})
+        turn = reply(chat, turns, tools=[ToolSpec(name="look")])
+    assert [call.status for call in turn.tool_calls] == [
+        ParseStatus.OK, ParseStatus.NOT_JSON, ParseStatus.NOT_A_CALL,
+    ]  # fmt: skip
+    assert turn.tool_calls[0].parsed_arguments() == {"x": 1} and turn.tool_calls[1].raw == '{"x": '
+    assert turn.reasoning == "hm" and chat.budget.tokens == 12
+    body = server.received[0].body
+    assert body["temperature"] == 0.5 and body["tools"][0]["function"]["name"] == "look"
+    assert [message["role"] for message in body["messages"]] == ["user", "assistant", "tool"]
+    assert body["messages"][1]["tool_calls"][0]["function"] == {"name": "look", "arguments": '{"x":0}'}
+    assert body["messages"][2] == {"role": "tool", "tool_call_id": "c0", "content": "found"}
+
+
+def test_a_server_without_constraints_gets_the_schema_in_the_prompt_only() -> None:
+    def answer(received: Received) -> Reply:
+        if "response_format" in received.body:
+            return Reply({"error": "unknown field"}, status=400)
+        return completion({"content": '{"score": 2}'})
+
+    with ScriptedServer(answer) as server:
+        chat = OpenAIChat(server.url, model="m")
+        assert reply(chat, schema=SCHEMA).text == '{"score":2}'
+        assert reply(chat, schema=SCHEMA).text == '{"score":2}'
+    constrained = ["response_format" in received.body for received in server.received]
+    assert constrained == [True, False, False]
+    assert '"score"' in server.received[-1].body["messages"][-1]["content"]
+
+
+def test_the_key_is_sent_but_shows_nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MY_KEY", "sk-secret")
+    with ScriptedServer(lambda _: completion({"content": "yes"})) as server:
+        chat = OpenAIChat(server.url, model="m", api_key_env="MY_KEY", cache=tmp_path)
+        reply(chat)
+    assert server.received[0].headers["authorization"] == "Bearer sk-secret"
+    stored = "".join(path.read_text() for path in tmp_path.rglob("*.json"))
+    assert stored and "sk-secret" not in stored + repr(chat) + str(chat.identity())
+    monkeypatch.delenv("MY_KEY")
+    with pytest.raises(ConfigError, match="MY_KEY"):
+        OpenAIChat(server.url, model="m", api_key_env="MY_KEY")
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"choices": []}, "text", {"choices": [{"message": {"tool_calls": [{}]}}]}]
+)
+def test_a_malformed_chat_answer_is_an_engine_error(body: Any) -> None:
+    with ScriptedServer(lambda _: Reply(body)) as server, pytest.raises(EngineError, match="malformed"):
+        reply(OpenAIChat(server.url, model="m"))
+
+
+class Letters:
+    """A renderer whose tokens are code points; 0 ends a turn."""
+
+    name, digest, stop_token_ids = "letters", "l1", (0,)
+
+    def render(
+        self, turns: Sequence[Turn], tools: Sequence[ToolSpec] = (), *, generation_prompt: bool = True
+    ) -> Rendered:
+        ids = self.encode("|".join(turn.text for turn in turns))
+        return Rendered(ids, [Span(0, len(ids), SpanKind.PROMPT, -1)] if ids else [])
+
+    def extend(self, sampled: Sequence[int], turns: Sequence[Turn], *, first_turn: int) -> Rendered:
+        raise NotImplementedError
+
+    def parse(self, token_ids: Sequence[int], *, call_prefix: str = "call") -> Turn:
+        return messages.assistant(self.decode([token for token in token_ids if token]))
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(letter) for letter in text]
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return "".join(map(chr, token_ids))
+
+
+def test_an_engine_and_a_renderer_make_a_chat(tmp_path: Path) -> None:
+    renderer = Letters()
+    engine = ScriptedEngine(continue_text(lambda prompt, rng: f"<{prompt}>", renderer))
+    chat = EngineChat(engine, renderer, sampling=Sampling(seed=4), cache=tmp_path)
+    assert reply(chat).text == "<Judge.|How good?>"
+    assert reply(chat).text == "<Judge.|How good?>" and engine.num_calls == 1
+    engine.weights_version = "scripted-1"
+    reply(chat)
+    assert engine.num_calls == 2
+    assert chat.sampling.stop_token_ids == (0,)
+    assert chat.budget.tokens == 2 * (len("Judge.|How good?") * 2 + 3)

