@@ -73,7 +73,12 @@ class ExternalRenderer:
             raise ConfigError(f"no renderer {family!r}; use chatml or one of {known}")
         vocabulary = Vocabulary.load(model_dir)
         config = _config_class_for(family)(thinking_retention="all", **_OPTIONS.get(family, {}))
-        inner = renderers.create_renderer(_Tokenizer(vocabulary, str(model_dir)), config)
+        try:
+            inner = renderers.create_renderer(_Tokenizer(vocabulary, str(model_dir)), config)
+        except Exception as error:  # whatever a hand-written renderer finds wrong with the tokenizer
+            raise ConfigError(
+                f"renderer {family!r} does not fit the tokenizer in {model_dir}: {error}; name another family"
+            ) from error
         return cls(inner, vocabulary, family=family, version=renderers.__version__)
 
     def render(
