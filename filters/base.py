@@ -100,16 +100,12 @@ def judged(trajectory: Trajectory, name: str, judgement: Judgement) -> Judged:
     return Judged(trajectory, verdict)
 
 
-def with_score(trajectory: Trajectory, name: str, value: float) -> Trajectory:
-    """A copy whose score `name` is `value`, replacing an earlier one."""
-    others = tuple(score for score in trajectory.scores if score.name != name)
-    return trajectory.model_copy(update={"scores": (*others, NamedValue(name=name, value=value))})
-
-
-def with_label(trajectory: Trajectory, kind: str, value: str) -> Trajectory:
-    """A copy labelled `kind:value`, replacing an earlier label of that kind."""
-    others = tuple(label for label in trajectory.labels if not label.startswith(f"{kind}:"))
-    return trajectory.model_copy(update={"labels": (*others, f"{kind}:{value}")})
+def annotated(trajectory: Trajectory, kind: str, label: str, scores: Sequence[NamedValue] = ()) -> Trajectory:
+    """A copy labelled `kind:label` with `scores` added; earlier ones of that kind or name are replaced."""
+    names = {score.name for score in scores}
+    labels = (*(old for old in trajectory.labels if not old.startswith(f"{kind}:")), f"{kind}:{label}")
+    kept = (old for old in trajectory.scores if old.name not in names)
+    return trajectory.model_copy(update={"labels": labels, "scores": (*kept, *scores)})
 
 
 def label_of(trajectory: Trajectory, kind: str) -> str:
@@ -122,44 +118,74 @@ def run_filters(
 ) -> Iterator[Trajectory]:
     """The records that every filter keeps, streaming; `on_verdict` gets each verdict exactly once.
 
-    Memory is that of the filters (digests and counts), never of the records. The pool is read once
-    more for every filter that measures, so it must then be a list, a `Replay` or the like; a one-shot
-    iterator raises ConfigError.
+    Memory is that of the filters (digests and counts) and one byte per record and item filter, never
+    that of the records. The pool is read once more for every filter that measures, in the same order, so
+    it must then be a list, a `Replay` or the like: a one-shot iterator raises ConfigError, and so does a
+    pool that changed between two readings.
     """
     measuring = [filter_ for filter_ in filters if isinstance(filter_, MeasuringFilter)]
-    if measuring and iter(trajectories) is trajectories:
+    if measuring and isinstance(trajectories, Iterator):
         names = ", ".join(filter_.name for filter_ in measuring)
         raise ConfigError(
             f"filters {names} read the pool twice, got a one-shot {type(trajectories).__name__}; "
             "pass a list or filters.base.Replay(store.trajectories)"
         )
-    return _run(trajectories, filters, on_verdict)
+    return _run(trajectories, [_Step(filter_, on_verdict) for filter_ in filters])
 
 
-def _run(
-    trajectories: Iterable[Trajectory], filters: Sequence[Filter], on_verdict: Callable[[Verdict], None]
-) -> Iterator[Trajectory]:
-    for index, filter_ in enumerate(filters):
-        if isinstance(filter_, MeasuringFilter):
-            filter_.measure(_chain(trajectories, filters[:index], _ignore))
-    yield from _chain(trajectories, filters, on_verdict)
+def _run(trajectories: Iterable[Trajectory], steps: Sequence[_Step]) -> Iterator[Trajectory]:
+    for index, step in enumerate(steps):
+        if isinstance(step.filter, MeasuringFilter):
+            step.filter.measure(_chain(trajectories, steps[:index], final=False))
+    yield from _chain(trajectories, steps, final=True)
 
 
 def _chain(
-    trajectories: Iterable[Trajectory], filters: Sequence[Filter], on_verdict: Callable[[Verdict], None]
+    trajectories: Iterable[Trajectory], steps: Sequence[_Step], *, final: bool
 ) -> Iterator[Trajectory]:
     stream = iter(trajectories)
-    for filter_ in filters:
-        stream = _kept(filter_(stream), on_verdict)
+    for step in steps:
+        stream = step.kept(stream, final=final)
     return stream
 
 
-def _kept(pairs: Iterator[Judged], on_verdict: Callable[[Verdict], None]) -> Iterator[Trajectory]:
-    for trajectory, verdict in pairs:
-        on_verdict(verdict)
-        if verdict.keep:
-            yield trajectory
+class _Step:
+    """One filter of a chain over all passes. An item filter judges once; later passes replay its choices."""
 
+    def __init__(self, filter_: Filter, on_verdict: Callable[[Verdict], None]) -> None:
+        self.filter = filter_
+        self._on_verdict = on_verdict
+        self._choices: bytearray | None = None
 
-def _ignore(verdict: Verdict) -> None:
-    """The measuring passes repeat earlier judgements; only the last pass reports them."""
+    def kept(self, stream: Iterator[Trajectory], *, final: bool) -> Iterator[Trajectory]:
+        """The records this filter keeps. Verdicts are reported on the pass that judges for good."""
+        if not isinstance(self.filter, ItemFilter):
+            return self._judge(stream, self._on_verdict if final else None, bytearray())
+        if self._choices is None:
+            self._choices = bytearray()
+            return self._judge(stream, self._on_verdict, self._choices)
+        return self._replay(stream, self._choices)
+
+    def _judge(
+        self, stream: Iterator[Trajectory], report: Callable[[Verdict], None] | None, choices: bytearray
+    ) -> Iterator[Trajectory]:
+        for trajectory, verdict in self.filter(stream):
+            if report is not None:
+                report(verdict)
+                choices.append(verdict.keep)
+            if verdict.keep:
+                yield trajectory
+
+    def _replay(self, stream: Iterator[Trajectory], choices: bytearray) -> Iterator[Trajectory]:
+        position = 0
+        for position, trajectory in enumerate(stream, 1):
+            if position > len(choices):
+                break
+            if choices[position - 1]:
+                yield trajectory
+        if position != len(choices):
+            raise ConfigError(
+                f"the pool changed while it was filtered: {self.filter.name} judged {len(choices)} records, "
+                f"now there are {'more' if position > len(choices) else position}; "
+                "curate when nothing writes to it"
+            )

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from data.errors import ConfigError
+from data.messages import NamedValue
 from data.trajectories import Trajectory
-from filters.base import Judged, Judgement, judged, with_label, with_score
+from filters.base import Judged, Judgement, annotated, judged
 
 
 class Bin(StrEnum):
@@ -100,9 +101,8 @@ class Difficulty:
         for trajectory in trajectories:
             attempts = self.attempts.get(trajectory.task_id, Attempts())
             bin_ = attempts.bin(self.k)
-            labelled, score = with_label(trajectory, self.name, bin_), None
-            if bin_ is not Bin.UNMEASURED:
-                score = attempts.successes / attempts.trials
-                labelled = with_score(labelled, "solve_rate", score)
+            score = None if bin_ is Bin.UNMEASURED else attempts.successes / attempts.trials
+            scores = () if score is None else (NamedValue(name="solve_rate", value=score),)
+            labelled = annotated(trajectory, self.name, bin_, scores)
             detail = f"{attempts.successes} of {attempts.trials}"
             yield judged(labelled, self.name, Judgement(True, bin_, score=score, detail=detail))

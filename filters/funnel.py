@@ -13,7 +13,7 @@ class FunnelCounts:
     """A sink for `run_filters(..., on_verdict=counts)`; memory is one number per filter and reason."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
-        """`names` fixes the order of the rows and shows filters that nothing reached."""
+        """`names`: the chain, in order; also shows filters that nothing reached. Others come as first seen."""
         self._reasons: dict[str, Counter[str]] = {name: Counter() for name in names}
         self._kept: Counter[str] = Counter()
 
@@ -23,7 +23,7 @@ class FunnelCounts:
         self._kept[verdict.filter] += verdict.keep
 
     def rows(self) -> tuple[FunnelRow, ...]:
-        """One row per filter, in chain order; reasons most frequent first, ties by name."""
+        """One row per filter; reasons most frequent first, ties by name."""
         return tuple(
             FunnelRow(name=name, seen=reasons.total(), kept=self._kept[name], reasons=ranked(reasons))
             for name, reasons in self._reasons.items()

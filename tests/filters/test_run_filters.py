@@ -1,22 +1,14 @@
+import tracemalloc
 from collections.abc import Iterable, Iterator
 
 import pytest
 
 from data.errors import ConfigError
+from data.messages import NamedValue
 from data.trajectories import Trajectory
 from data.verdicts import Verdict
 from filters import FILTERS, build_filters
-from filters.base import (
-    ItemFilter,
-    Judged,
-    Judgement,
-    Replay,
-    judged,
-    label_of,
-    run_filters,
-    with_label,
-    with_score,
-)
+from filters.base import ItemFilter, Judged, Judgement, Replay, annotated, judged, label_of, run_filters
 from filters.funnel import FunnelCounts
 from tests.samples import trajectory
 
@@ -93,13 +85,66 @@ def test_funnel_counts_name_every_reason_and_keep_chain_order() -> None:
 
 
 def test_labels_and_scores_replace_earlier_ones_of_their_kind() -> None:
-    item = with_label(
-        with_label(trajectory("hi", labels=("lang:en",)), "difficulty", "hard"), "difficulty", "easy"
-    )
+    def rated(value: float) -> list[NamedValue]:
+        return [NamedValue(name="solve_rate", value=value)]
+
+    item = annotated(trajectory("hi", labels=("lang:en",)), "difficulty", "hard", rated(0.1))
+    item = annotated(item, "difficulty", "easy", rated(0.5))
     assert item.labels == ("lang:en", "difficulty:easy")
     assert label_of(item, "difficulty") == "easy" and label_of(item, "topic") == ""
-    scored = with_score(with_score(item, "solve_rate", 0.1), "solve_rate", 0.5)
-    assert [(score.name, score.value) for score in scored.scores] == [("solve_rate", 0.5)]
+    assert [(score.name, score.value) for score in item.scores] == [("solve_rate", 0.5)]
+    assert annotated(item, "topic", "rome").scores == item.scores
+
+
+def test_item_filters_judge_once_however_often_the_pool_is_read() -> None:
+    judged_ids: list[str] = []
+
+    class Counting(OnlyEven):
+        def judge(self, trajectory: Trajectory) -> Judgement:
+            judged_ids.append(trajectory.trajectory_id)
+            return super().judge(trajectory)
+
+    counts = FunnelCounts(["below_mean", "only_even"])
+    kept = list(run_filters(POOL, [BelowMean(), Counting(), BelowMean(), BelowMean()], counts))
+    assert [item.rollout_index for item in kept] == [0]  # 0, 1, 2, then 0, 2, then 0
+    assert judged_ids == [item.trajectory_id for item in POOL[:3]]
+    assert [(row.name, row.seen, row.kept) for row in counts.rows()] == [
+        ("below_mean", 6 + 2 + 1, 3 + 1 + 1),
+        ("only_even", 3, 2),
+    ]
+
+
+@pytest.mark.parametrize("second", [5, 8])
+def test_a_pool_that_changes_between_readings_is_refused(second: int) -> None:
+    sizes = iter([6, second])
+    pool = [trajectory("hi", index=index) for index in range(8)]
+    with pytest.raises(
+        ConfigError, match="the pool changed while it was filtered: only_even judged 6 records"
+    ):
+        list(
+            run_filters(
+                Replay(lambda: iter(pool[: next(sizes)])), [OnlyEven(), BelowMean()], lambda verdict: None
+            )
+        )
+
+
+def test_memory_does_not_grow_with_the_records() -> None:
+    """1,000 trajectories of 20 kB pass twice; all of them would take 20 MB, a 20th is allowed."""
+
+    def stream() -> Iterator[Trajectory]:
+        for index in range(1000):
+            yield trajectory("hi", prompt=f"{index} " + "x" * 20_000, index=index)
+
+    chain = build_filters(
+        [{"name": "valid_calls"}, {"name": "verified_outcome"}, {"name": "exact_duplicate"}]
+    )
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in run_filters(Replay(stream), chain, FunnelCounts())) == 1000
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1_000_000
 
 
 def test_a_chain_is_built_from_recipe_rows() -> None:
@@ -125,6 +170,7 @@ def test_a_chain_is_built_from_recipe_rows() -> None:
     [
         ([{"name": "valid_call"}], r"unknown filter 'valid_call'; there are .*did you mean 'valid_calls'\?"),
         ([{"max_ratio": 2}], r"unknown filter None"),
+        ([{"name": "valid_calls"}, {"name": "valid_calls"}], r"filter valid_calls stands in the chain twice"),
         ([{"name": "valid_calls", "strict": True}], r"valid_calls has no option 'strict'; its options: none"),
         ([{"name": "mix", "sized": 3}], r"mix has no option 'sized'; its options: target, method, size"),
         ([{"name": "difficulty"}], r"difficulty needs the option 'policy'"),

@@ -44,7 +44,7 @@ def test_bootstrap_over_items_matches_the_normal_interval() -> None:
 
 
 def test_bootstrap_over_clusters_is_as_wide_as_the_clusters_differ() -> None:
-    """16 templates of 25 tasks, 4 of them wholly solved: the same mean, standard error sqrt(.1875 / 16) = 0.108."""
+    """16 templates of 25 tasks, 4 wholly solved: standard error sqrt(.1875 / 16) = 0.108."""
     clusters = [task // 25 for task in range(400)]
     treatment = [1.0 if cluster < 4 else 0.0 for cluster in clusters]
     found = paired_bootstrap([0.0] * 400, treatment, clusters=clusters)
@@ -53,7 +53,7 @@ def test_bootstrap_over_clusters_is_as_wide_as_the_clusters_differ() -> None:
 
 
 def test_bootstrap_by_hand_on_two_clusters() -> None:
-    """Resampling {+1, -1} with equal sizes gives -1, 0, +1 with shares 1/4, 1/2, 1/4: p is 1, the interval all."""
+    """Resampling {+1, -1} with equal sizes gives -1, 0, +1 with shares 1/4, 1/2, 1/4, so p is 1."""
     found = paired_bootstrap([0.0, 1.0], [1.0, 0.0], clusters=["a", "b"])
     assert found[:4] == (0.0, -1.0, 1.0, 1.0)
 
