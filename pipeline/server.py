@@ -54,6 +54,8 @@ class ServerSettings:
     """Sequences decoded together."""
     kv_cache_gib: int = 1
     """Memory of the key-value cache where there is no GPU."""
+    cpu_cores: str = ""
+    """Cores to run on where there is no GPU, e.g. "0-3"; replicas on one machine need cores of their own."""
     start_timeout: float = 300.0
     """Seconds until an unhealthy server is given up."""
     stop_grace: float = 10.0
@@ -83,8 +85,10 @@ class ModelServer:
         self.settings = settings or ServerSettings()
         self.port = self.settings.port or _free_port(self.settings.host)
         self._python = python
-        self._directory = Path(tempfile.mkdtemp(prefix="trajsmith-serve-"))
-        self.log_path = log_path or self._directory / "server.log"
+        self.log_path = (
+            log_path or Path(tempfile.gettempdir()) / f"trajsmith-serve-{os.getpid()}-{self.port}.log"
+        )
+        self._modules: tempfile.TemporaryDirectory[str] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._leash = -1
 
@@ -105,9 +109,10 @@ class ModelServer:
         check_port(self.settings.host, self.port)
         if without_gpu(python):
             check_memory(self.model_dir, self.settings.kv_cache_gib)
-        shutil.copy(
-            Path(__file__).with_name("serve_extension.py"), self._directory / f"{EXTENSION_MODULE}.py"
-        )
+        # A copy in a directory of its own: the checkout on the server's path would shadow its packages.
+        self._modules = tempfile.TemporaryDirectory(prefix="trajsmith-serve-")
+        extension = Path(self._modules.name) / f"{EXTENSION_MODULE}.py"
+        shutil.copy(Path(__file__).with_name("serve_extension.py"), extension)
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         reading_end, self._leash = os.pipe()
         script = str(Path(__file__).with_name("serve_guard.py"))
@@ -118,7 +123,7 @@ class ModelServer:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=self.environment(),
+                env=self.environment() | {"PYTHONPATH": self._modules.name},
                 pass_fds=(reading_end,),
                 start_new_session=True,
             )
@@ -159,14 +164,18 @@ class ModelServer:
 
     def environment(self) -> dict[str, str]:
         """The server's environment: the caller's plus what makes weights updatable and the start offline."""
-        return os.environ | {
-            "PYTHONPATH": str(self._directory),
-            "VLLM_SERVER_DEV_MODE": "1",
-            "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
-            "VLLM_NO_USAGE_STATS": "1",
-            "VLLM_CPU_KVCACHE_SPACE": str(self.settings.kv_cache_gib),
-            "HF_HUB_OFFLINE": "1",
-        }
+        cores = {"VLLM_CPU_OMP_THREADS_BIND": self.settings.cpu_cores} if self.settings.cpu_cores else {}
+        return (
+            os.environ
+            | cores
+            | {
+                "VLLM_SERVER_DEV_MODE": "1",
+                "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
+                "VLLM_NO_USAGE_STATS": "1",
+                "VLLM_CPU_KVCACHE_SPACE": str(self.settings.kv_cache_gib),
+                "HF_HUB_OFFLINE": "1",
+            }
+        )
 
     def stop(self) -> None:
         """End the whole group and wait until no process of it is left. Safe to call twice."""
@@ -176,8 +185,9 @@ class ModelServer:
             self._leash = -1
         if process is not None:
             _end_group(process, self.settings.stop_grace)
-        if self.log_path.parent != self._directory:
-            shutil.rmtree(self._directory, ignore_errors=True)
+        if self._modules is not None:
+            self._modules.cleanup()
+            self._modules = None
 
     def __enter__(self) -> ModelServer:
         return self.start() if self._process is None else self

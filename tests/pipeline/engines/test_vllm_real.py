@@ -184,7 +184,7 @@ def test_a_pushed_adapter_answers_and_can_be_replaced(vllm_server: ModelServer, 
 
 
 def test_the_workers_belong_to_the_servers_process_group(vllm_server: ModelServer) -> None:
-    """So ending the group ends them; the fixture asserts that nothing is left once it has stopped the server."""
+    """So ending the group ends them; the fixture asserts that nothing is left after stop."""
     names = [Path(f"/proc/{one}/cmdline").read_text() for one in group_members(vllm_server.process_group)]
     assert any("VLLM::EngineCore" in name for name in names)
     assert sum("VLLM::Worker" in name for name in names) == 1
