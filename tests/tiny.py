@@ -1,8 +1,9 @@
 """A tokenizer and a model small enough to make on the spot, so that most tests download nothing.
 
-The tokenizer is byte-level BPE with SmolLM2's split (single digits, GPT-2 words) and ChatML specials.
-With `tags=True` the tool tags are added tokens too, as in Qwen2.5; without, they are plain text, as in
-SmolLM2. Both directories carry the project's chat template.
+The tokenizer is byte-level BPE with ChatML specials. By default it splits as SmolLM2's does (single
+digits, GPT-2 words) and tool tags are plain text; with `tags=True` it is like Qwen2.5's: tool tags are
+added tokens, text is NFC-normalised and split by Qwen's pattern. Both directories carry the project's
+chat template.
 """
 
 from __future__ import annotations
@@ -11,12 +12,16 @@ import json
 import shutil
 from pathlib import Path
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 TAGS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>")
 TEMPLATE = Path(__file__).parents[1] / "pipeline" / "renderers" / "chatml_tools.jinja"
 
+_QWEN_SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)
 _WORDS = (
     "system user assistant tool name arguments description parameters required type string integer number "
     "boolean enum city date flight hotel book cancel search price origin destination guest id error ok "
@@ -33,9 +38,11 @@ def make_tiny_tokenizer(path: Path, *, tags: bool = False) -> Path:
     """Write tokenizer.json, tokenizer_config.json and chat_template.jinja into `path`; returns `path`."""
     path.mkdir(parents=True, exist_ok=True)
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    )
+    if tags:
+        tokenizer.normalizer = normalizers.NFC()
+    split = pre_tokenizers.Split(Regex(_QWEN_SPLIT), "isolated") if tags else pre_tokenizers.Digits(True)
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not tags)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=600,

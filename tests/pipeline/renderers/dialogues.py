@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from pathlib import Path
 
 from hypothesis import strategies as st
@@ -83,7 +84,11 @@ _snippets = st.sampled_from(
     ]
 )
 _free = st.text(alphabet=st.characters(exclude_categories=("Cs",)), max_size=12)
-texts = st.lists(st.one_of(_snippets, _free), max_size=3).map("".join).filter(lambda text: _is_harmless(text))
+texts = (
+    st.lists(st.one_of(_snippets, _free), max_size=3)
+    .map(lambda pieces: unicodedata.normalize("NFC", "".join(pieces)))
+    .filter(lambda text: _is_harmless(text))
+)
 """Text that spells no control token, tag or call; test_chatml tests what such text becomes."""
 json_values = st.recursive(
     st.one_of(

@@ -5,6 +5,7 @@ Each comparison also fails on a planted bug (see `dialogues`), so that it is kno
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis.errors import NoSuchExample
 
 from data.messages import ParseStatus, ToolCall, ToolSpec, Turn, assistant, user
 from data.trajectories import SpanKind
-from pipeline.renderers.chatml import ChatMLRenderer, template_messages
+from pipeline.renderers.chatml import TEMPLATE, ChatMLRenderer, template_messages
 from tests.pipeline.renderers.dialogues import (
     TRAVEL_TOOLS,
     dialogues,
@@ -27,6 +28,8 @@ from tests.pipeline.renderers.dialogues import (
 from tests.pipeline.renderers.test_chatml import DIALOGUE, PROPERTY
 
 transformers = pytest.importorskip("transformers")
+_CACHE = Path(os.environ.get("TRAJSMITH_CACHE", Path.home() / ".cache" / "trajsmith"))
+SMOLLM2 = _CACHE.expanduser() / "models" / "smollm2-135m-instruct"
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +125,19 @@ def test_trl_refuses_the_planted_templates(model_dir: Path) -> None:
     planted = transformers.AutoTokenizer.from_pretrained(model_dir)
     planted.chat_template = unmarked_stop_template()
     assert not trl.is_chat_template_stop_token_trained(planted)
+    planted.chat_template = not_extending_template()
+    assert not trl.is_chat_template_prefix_preserving(planted)
+    planted.chat_template = TEMPLATE.read_text().replace("message.tool_calls", "message.calls")
+    assert not trl.supports_tool_calling(planted)
+
+
+@pytest.mark.skipif(not SMOLLM2.is_dir(), reason=f"the embedded model is not in {SMOLLM2}; run serve once")
+def test_the_embedded_model_has_our_template_and_a_small_tool_section() -> None:
+    renderer = ChatMLRenderer.load(SMOLLM2)
+    real = transformers.AutoTokenizer.from_pretrained(SMOLLM2)
+    ours = renderer.render(DIALOGUE, TRAVEL_TOOLS).token_ids
+    assert templated(real, DIALOGUE, TRAVEL_TOOLS, True, TEMPLATE.read_text()) == ours
+    assert len(ours) - len(renderer.render(DIALOGUE).token_ids) <= 150
 
 
 @pytest.fixture(scope="module")
