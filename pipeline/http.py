@@ -212,27 +212,32 @@ class HttpPool:
         return self._client
 
     async def _acquire(self, affinity: str, fixed: Server | None) -> Server:
-        while True:
-            server = fixed or self._choose(affinity)
-            pause = server.paused_until - self._clock()
-            if pause > 0:
-                await self._sleep(pause)
-            elif server.free:
-                server.in_flight += 1
-                return server
-            else:
-                waiter = asyncio.get_running_loop().create_future()
-                self._waiters.append(waiter)
-                try:
+        """A server with one more request counted on it. A fixed one is not waited for beyond its pause."""
+        try:
+            while True:
+                server = fixed or self._choose(affinity)
+                pause = server.paused_until - self._clock()
+                if pause > 0:
+                    await self._sleep(pause)
+                elif fixed or server.free:
+                    server.in_flight += 1
+                    return server
+                else:
+                    waiter = asyncio.get_running_loop().create_future()
+                    self._waiters.append(waiter)
                     await waiter
-                except asyncio.CancelledError:
-                    self._wake()
-                    raise
+        except asyncio.CancelledError:
+            # It may have been woken for a place that another request can take.
+            self._wake()
+            raise
 
     def _choose(self, affinity: str) -> Server:
         """The remembered server while it has room, else the one with the fewest requests."""
         now = self._clock()
-        least = min(self.servers, key=lambda one: (one.paused_until > now, not one.free, one.in_flight))
+        least = min(
+            self.servers,
+            key=lambda one: (max(0.0, one.paused_until - now), not one.free, one.in_flight, one.ledger["ok"]),
+        )
         home = self._homes.get(affinity, least) if affinity else least
         usable = home.free and home.paused_until <= now and home.in_flight <= 2 * least.in_flight + 8
         server = home if usable else least

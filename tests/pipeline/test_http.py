@@ -225,6 +225,34 @@ def test_a_cancelled_request_gives_its_place_back() -> None:
     asyncio.run(run())
 
 
+def test_a_request_cancelled_in_a_pause_passes_its_place_on() -> None:
+    async def run() -> None:
+        gate, clock = Gate(), FakeClock()
+        resting = asyncio.Event()
+
+        async def sleep(seconds: float) -> None:
+            clock.now += seconds
+            await resting.wait()
+
+        pool = HttpPool(
+            ["http://a"], policy=HttpPolicy(max_concurrency=1), transport=httpx.MockTransport(gate),
+            clock=clock, sleep=sleep,
+        )  # fmt: skip
+        pool.servers[0].in_flight = 1
+        requests: list[asyncio.Task[Any]] = [asyncio.create_task(pool.request("/x")) for _ in range(2)]
+        await asyncio.sleep(0)
+        pool.servers[0].in_flight = 0
+        pool.servers[0].paused_until = clock.now + 5
+        pool._wake()
+        await asyncio.sleep(0)
+        requests[0].cancel()
+        resting.set()
+        assert await asyncio.wait_for(requests[1], 5) == {}
+        await pool.close()
+
+    asyncio.run(run())
+
+
 def test_a_pool_works_in_one_event_loop_after_another() -> None:
     with ScriptedServer(lambda _: OK) as server:
         pool = pool_of(server.url)
