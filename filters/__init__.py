@@ -35,15 +35,13 @@ def build_filters(
     """A chain from recipe rows such as `{"name": "efficiency", "max_ratio": 2}`.
 
     `gold_length` goes to the filters that compare with gold. Raises ConfigError that names the unknown
-    filter or option and what exists, a repeated filter, or an order that would measure difficulty on survivors only.
+    filter or option and what exists, a repeated filter, or difficulty that would see survivors only.
     """
     filters = [_build(row, gold_length) for row in rows]
     rejecting = ""
     for index, filter_ in enumerate(filters):
         if filter_.name in {earlier.name for earlier in filters[:index]}:
-            raise ConfigError(
-                f"filter {filter_.name} stands in the chain twice; verdicts could not be told apart"
-            )
+            raise ConfigError(f"filter {filter_.name} stands in the chain twice; drop one")
         if filter_.name == _NEEDS_WHOLE_POOL and rejecting:
             raise ConfigError(
                 f"filter {filter_.name} stands after {rejecting}, it would see survivors only; put it first"

@@ -12,14 +12,14 @@ from pipeline.reporting.content import FunnelRow, ranked
 class FunnelCounts:
     """A sink for `run_filters(..., on_verdict=counts)`; memory is one number per filter and reason."""
 
-    def __init__(self, names: Iterable[str] = ()) -> None:
-        """`names`: the chain, in order; also shows filters that nothing reached. Others come as first seen."""
+    def __init__(self, names: Iterable[str]) -> None:
+        """`names`: the filters of the chain, in order; those that nothing reached are shown with 0."""
         self._reasons: dict[str, Counter[str]] = {name: Counter() for name in names}
         self._kept: Counter[str] = Counter()
 
     def __call__(self, verdict: Verdict) -> None:
         """Count one verdict."""
-        self._reasons.setdefault(verdict.filter, Counter())[verdict.reason] += 1
+        self._reasons[verdict.filter][verdict.reason] += 1
         self._kept[verdict.filter] += verdict.keep
 
     def rows(self) -> tuple[FunnelRow, ...]:
