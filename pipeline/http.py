@@ -51,8 +51,8 @@ class FailureKind(StrEnum):
 class HttpPolicy:
     """How hard to try."""
 
-    timeout: float = 300.0
-    """Seconds for one try."""
+    timeout: float = 600.0
+    """Seconds for one try, waiting in the server's queue included."""
     patience: float = 120.0
     """Seconds without any success before unreachable or overloaded servers are given up."""
     max_tries: int = 4
