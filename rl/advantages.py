@@ -87,7 +87,11 @@ def advantages(
 
     Raises ConfigError for a group that never had a second member, unless `singletons` says otherwise.
     """
-    report, groups, planned = AdvantageReport(), defaultdict[str, list[Trajectory]](list), defaultdict[str, set[int]](set)
+    report, groups, planned = (
+        AdvantageReport(),
+        defaultdict[str, list[Trajectory]](list),
+        defaultdict[str, set[int]](set),
+    )
     for trajectory in trajectories:
         planned[trajectory.group_id].add(trajectory.rollout_index)
         if trajectory.reward is None:
@@ -98,8 +102,8 @@ def advantages(
         if len(members) == 1 and singletons is not SingletonRule.REINFORCE:
             if singletons is SingletonRule.REFUSE and len(planned[group_id]) == 1:
                 raise ConfigError(
-                    f"group {group_id} (task {members[0].task_id}) has 1 trajectory; GRPO needs at least 2 to centre "
-                    f"over: raise the group size, or set singletons to 'drop' or 'reinforce'"
+                    f"group {group_id} (task {members[0].task_id}) has 1 trajectory; "
+                    f"GRPO needs at least 2 to centre over: raise the group size, or set singletons to 'drop' or 'reinforce'"
                 )
             report.dropped_singletons += 1
             continue

@@ -48,17 +48,23 @@ class AuditReport:
         more = len(self.problems) - _PROBLEMS_SHOWN
         tail = f"\n  - and {more} more" if more > 0 else ""
         raise ConfigError(
-            f"mask audit refuses to train, {len(self.problems)} problem(s) in {self.trajectories} trajectories:\n"
-            f"{shown}{tail}\nlook at one with `trajsmith view`; the spans come from the renderer or the import"
+            f"mask audit refuses to train, {len(self.problems)} problem(s) in {self.trajectories} "
+            f"trajectories:\n{shown}{tail}\n"
+            f"look at one with `trajsmith view`; the spans come from the renderer or the import"
         )
 
 
 def audit(
-    trajectories: Iterable[Trajectory], *, stop_token_ids: Collection[int], rows: Iterable[Row] = ()
+    trajectories: Iterable[Trajectory],
+    *,
+    stop_token_ids: Collection[int],
+    rows: Iterable[Row] = (),
+    require_stop: bool = True,
 ) -> AuditReport:
     """Check the spans of `trajectories` and, where given, that `rows` train generated tokens only.
 
-    `stop_token_ids` are the ids that end an assistant turn (`Renderer.stop_token_ids`).
+    `stop_token_ids` are the ids that end an assistant turn (`Renderer.stop_token_ids`). Without
+    `require_stop` a turn may end at a closing tag instead (inline protocol).
     """
     report, masks = AuditReport(), {row.key: row.mask for row in rows}
     for trajectory in trajectories:
@@ -68,15 +74,17 @@ def audit(
             mask = masks.get((trajectory.trajectory_id, index)) or segment.loss_mask(trajectory.turns)
             trained += sum(value != 0.0 for value in mask)
             report.tokens += len(segment.token_ids)
-            _check_segment(report, trajectory, index, mask, stop_token_ids)
+            _check_segment(report, trajectory, index, mask, stop_token_ids, require_stop)
         report.trained_tokens += trained
-        if not trained and all(turn.weight == 0.0 for turn in trajectory.turns if turn.role is Role.ASSISTANT):
+        if not trained and all(
+            turn.weight == 0.0 for turn in trajectory.turns if turn.role is Role.ASSISTANT
+        ):
             report.untrained += 1
         elif not trained:
             report.problems.append(f"trajectory {trajectory.trajectory_id} trains no token")
     if not report.trained_tokens:
         report.problems.append("nothing is trained: no token has a weight above 0")
-    if report.cut_off_turns > report.finished_turns:
+    if require_stop and report.cut_off_turns > report.finished_turns:
         report.problems.append(
             f"{report.cut_off_turns} sampled turns end without a trained stop token and only "
             f"{report.finished_turns} with one; the model would not learn to stop"
@@ -85,7 +93,12 @@ def audit(
 
 
 def _check_segment(
-    report: AuditReport, trajectory: Trajectory, index: int, mask: Sequence[float], stops: Collection[int]
+    report: AuditReport,
+    trajectory: Trajectory,
+    index: int,
+    mask: Sequence[float],
+    stops: Collection[int],
+    require_stop: bool,
 ) -> None:
     """Apply every rule to one segment, adding to `report`."""
     segment = trajectory.segments[index]
@@ -99,7 +112,7 @@ def _check_segment(
         if span.kind is not SpanKind.GENERATED and trained:
             report.problems.append(f"{at}: a token of a {span.kind.value} span is trained")
         if span.kind is SpanKind.GENERATED and trained:
-            _check_generated(report, trajectory, segment, position, mask, stops, at)
+            _check_generated(report, trajectory, segment, position, mask, stops, at, require_stop)
 
 
 def _check_generated(
@@ -110,28 +123,39 @@ def _check_generated(
     mask: Sequence[float],
     stops: Collection[int],
     at: str,
+    require_stop: bool,
 ) -> None:
     """Rules of one trained generated span."""
     span = segment.spans[position]
     ids = segment.token_ids
     role = trajectory.turns[span.turn].role
     if role is not Role.ASSISTANT:
-        report.problems.append(f"{at}: an observation token is trained, the span belongs to a {role.value} turn")
+        report.problems.append(
+            f"{at}: an observation token is trained, the span belongs to a {role.value} turn"
+        )
     if span.start == 0:
-        report.problems.append(f"{at}: the first token of a segment cannot be predicted, so it cannot be trained")
+        report.problems.append(
+            f"{at}: the first token of a segment cannot be predicted, so it cannot be trained"
+        )
     if any(token in stops for token in ids[span.start : span.end - 1]):
-        report.problems.append(f"{at}: a stop token lies inside the span, so what follows it is an observation token")
+        report.problems.append(
+            f"{at}: a stop token lies inside the span, so what follows it is an observation token"
+        )
     if ids[span.end - 1] in stops:
         report.finished_turns += 1
         if not mask[span.end - 1]:
             report.problems.append(f"{at}: the stop token of a finished turn is not trained")
-    elif _must_be_finished(trajectory, segment, position, stops):
-        report.problems.append(f"{at}: the stop token of a finished turn is untrained (it lies outside the span)")
+    elif require_stop and _must_be_finished(trajectory, segment, position, stops):
+        report.problems.append(
+            f"{at}: the stop token of a finished turn is untrained (it lies outside the span)"
+        )
     else:
         report.cut_off_turns += _is_cut_off(segment, position, stops)
 
 
-def _must_be_finished(trajectory: Trajectory, segment: Segment, position: int, stops: Collection[int]) -> bool:
+def _must_be_finished(
+    trajectory: Trajectory, segment: Segment, position: int, stops: Collection[int]
+) -> bool:
     """Whether the span at `position` ends a turn that certainly ended by itself.
 
     A sampled turn may have been cut by a length limit and closed by the renderer; a rendered one never.
@@ -172,7 +196,12 @@ def pieces(trajectory: Trajectory, decode: Callable[[Sequence[int]], str]) -> li
         mask = segment.loss_mask(trajectory.turns)
         shown.append(
             [
-                Piece(span.kind, span.turn, any(mask[span.start : span.end]), decode(segment.token_ids[span.start : span.end]))
+                Piece(
+                    span.kind,
+                    span.turn,
+                    any(mask[span.start : span.end]),
+                    decode(segment.token_ids[span.start : span.end]),
+                )
                 for span in segment.spans
             ]
         )
@@ -192,7 +221,11 @@ def print_audit(
         text.append(f"segment {index}: ", style="bold")
         for piece in segment:
             trained = piece.kind is SpanKind.GENERATED and piece.trained
-            style = _STYLES[piece.kind] if trained or piece.kind is not SpanKind.GENERATED else _UNTRAINED_STYLE
+            style = (
+                _STYLES[piece.kind] if trained or piece.kind is not SpanKind.GENERATED else _UNTRAINED_STYLE
+            )
             label = "trained" if trained else piece.kind.value
-            text.append(piece.text if console.is_terminal else f"[{label} {piece.turn}|{piece.text}]", style=style)
+            text.append(
+                piece.text if console.is_terminal else f"[{label} {piece.turn}|{piece.text}]", style=style
+            )
         console.print(text, soft_wrap=True)

@@ -41,14 +41,18 @@ class Checkpoints:
         try:
             torch.save(trainable(model), aside / "weights.pt")
             kill_point("checkpoint.write.middle")
-            torch.save({"optimizer": optimizer.state_dict(), "rng": torch.get_rng_state()}, aside / "optimizer.pt")
+            torch.save(
+                {"optimizer": optimizer.state_dict(), "rng": torch.get_rng_state()}, aside / "optimizer.pt"
+            )
             content = {"identity": self._identity, "step": step, "state": dict(state)}
             (aside / "state.json").write_text(json.dumps(content), encoding="utf-8")
             for file in aside.iterdir():
                 sync_file(file)
         except (OSError, RuntimeError) as error:
             shutil.rmtree(aside, ignore_errors=True)
-            raise StoreError(f"cannot write checkpoint {target}: {error}; free disk space and run again") from error
+            raise StoreError(
+                f"cannot write checkpoint {target}: {error}; free disk space and run again"
+            ) from error
         if target.exists():
             shutil.rmtree(target)
         kill_point("checkpoint.rename.before")

@@ -42,7 +42,9 @@ class LoraSettings:
 
     def __post_init__(self) -> None:
         if self.rank < 1 or self.alpha < 1:
-            raise ConfigError(f"LoRA rank and alpha must be at least 1, got rank={self.rank}, alpha={self.alpha}")
+            raise ConfigError(
+                f"LoRA rank and alpha must be at least 1, got rank={self.rank}, alpha={self.alpha}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,9 @@ def load_model(model_dir: Path, *, lora: LoraSettings | None = None, seed: int =
     from transformers import AutoModelForCausalLM
 
     if not (model_dir / "config.json").is_file():
-        raise ConfigError(f"{model_dir} is no model directory (no config.json); give one that holds safetensors")
+        raise ConfigError(
+            f"{model_dir} is no model directory (no config.json); give one that holds safetensors"
+        )
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_pretrained(
         str(model_dir), dtype=torch.float32, attn_implementation="sdpa", local_files_only=True
@@ -75,7 +79,9 @@ def load_model(model_dir: Path, *, lora: LoraSettings | None = None, seed: int =
         return model
     from peft import LoraConfig, get_peft_model
 
-    config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules="all-linear", task_type="CAUSAL_LM")
+    config = LoraConfig(
+        r=lora.rank, lora_alpha=lora.alpha, target_modules="all-linear", task_type="CAUSAL_LM"
+    )
     with warnings.catch_warnings():
         # peft asks the model for an attribute that transformers has renamed.
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing.*", category=FutureWarning)
@@ -87,7 +93,9 @@ def require_torch() -> Any:
     try:
         import torch
     except ImportError as error:
-        raise MissingExtraError("training needs torch; install it with: pip install 'trajsmith[rl]'") from error
+        raise MissingExtraError(
+            "training needs torch; install it with: pip install 'trajsmith[rl]'"
+        ) from error
     return torch
 
 
@@ -96,8 +104,8 @@ def check_attention(model: Any) -> None:
     kinds = set(getattr(model.config, "layer_types", None) or ["full_attention"])
     if kinds != {"full_attention"}:
         raise ConfigError(
-            f"model {model.config.model_type} has attention layers of kind {sorted(kinds)}; prefix sharing needs "
-            f"full attention in every layer: set share_prefixes=False"
+            f"model {model.config.model_type} has attention layers of kind {sorted(kinds)}; training here "
+            f"needs full attention in every layer, because rows are packed under one mask"
         )
 
 
@@ -135,7 +143,9 @@ def token_logprobs(
     return TokenLogprobs(values, entropies, _row_index(packed, places, device))
 
 
-def _row_index(packed: Pass, places: Sequence[int], device: torch.device) -> tuple[tuple[Tensor, Tensor], ...]:
+def _row_index(
+    packed: Pass, places: Sequence[int], device: torch.device
+) -> tuple[tuple[Tensor, Tensor], ...]:
     torch = require_torch()
     entry = {place: number for number, place in enumerate(places)}
     index = []

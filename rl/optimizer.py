@@ -22,7 +22,7 @@ class DivergedError(TrajsmithError):
 
 
 def learning_rate_at(step: int, total: int, peak: float, warmup: int, schedule: Schedule) -> float:
-    """Rate of step `step` (from 0) of `total`: rises linearly over `warmup` steps, then follows `schedule`."""
+    """Rate of step `step` (from 0) of `total`: a linear rise over `warmup` steps, then `schedule`."""
     if step < warmup:
         return peak * (step + 1) / (warmup + 1)
     if schedule is Schedule.CONSTANT:
@@ -48,8 +48,8 @@ def step_optimizer(model: Any, optimizer: Any, *, learning_rate: float, max_grad
     norm = float(torch.nn.utils.clip_grad_norm_(parameters, max_grad_norm))
     if norm != norm or norm == float("inf"):
         raise DivergedError(
-            f"gradient norm is {norm} at learning rate {learning_rate}; lower the learning rate and run again "
-            f"(the last checkpoint is kept)"
+            f"gradient norm is {norm} at learning rate {learning_rate}; lower the learning rate and run "
+            f"again (the last checkpoint is kept)"
         )
     for group in optimizer.param_groups:
         group["lr"] = learning_rate

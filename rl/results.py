@@ -144,4 +144,3 @@ def finished_result(out_dir: Path, identity: Mapping[str, Any]) -> TrainResult |
     value = content["result"]
     history = tuple(StepMetrics(**entry) for entry in value.pop("history"))
     return TrainResult(**value, history=history)
-

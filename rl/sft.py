@@ -57,6 +57,8 @@ class SftConfig:
     """None = train every weight."""
     share_prefixes: bool = True
     """Compute common prefixes of a pass once; the gradients are the same."""
+    require_stop: bool = True
+    """False where turns may end at a closing tag instead of a stop token (inline protocol)."""
     checkpoint_every: int = 0
     """Steps between checkpoints; 0 = none."""
     seed: int = 0
@@ -71,7 +73,8 @@ class SftConfig:
                 raise ConfigError(f"{name} must not be negative, got {getattr(self, name)}")
         if self.learning_rate <= 0 or self.max_grad_norm <= 0:
             raise ConfigError(
-                f"learning_rate and max_grad_norm must be above 0, got {self.learning_rate}, {self.max_grad_norm}"
+                f"learning_rate and max_grad_norm must be above 0, got {self.learning_rate} "
+                f"and {self.max_grad_norm}"
             )
         if self.overlong not in ("error", "drop"):
             raise ConfigError(f"overlong must be 'error' or 'drop', got {self.overlong!r}")
@@ -92,9 +95,15 @@ def train_sft(
     the same work is returned as it is.
     """
     trajectories = list(trajectories)
-    audit(trajectories, stop_token_ids=stop_token_ids, rows=(rows := sft_rows(trajectories))).refuse()
+    rows = sft_rows(trajectories)
+    audit(trajectories, stop_token_ids=stop_token_ids, rows=rows, require_stop=config.require_stop).refuse()
     rows, dropped = drop_overlong(rows, max_length=config.max_length, overlong=config.overlong)
-    identity = {"stage": "sft", "config": _identity(config), "model": str(model_dir), "rows": rows_digest(rows)}
+    identity = {
+        "stage": "sft",
+        "config": _identity(config),
+        "model": str(model_dir),
+        "rows": rows_digest(rows),
+    }
     if (done := finished_result(out_dir, identity)) is not None:
         return done
     return _train(rows, dropped, model_dir, out_dir, config, identity, on_progress)
@@ -158,13 +167,21 @@ def _train(
     first, state = checkpoints.restore(model, optimizer)
     history = [StepMetrics(**entry) for entry in state.get("history", [])]
     for number in range(first, len(steps)):
-        rate = learning_rate_at(number, len(steps), config.learning_rate, config.warmup_steps, config.schedule)
+        rate = learning_rate_at(
+            number, len(steps), config.learning_rate, config.warmup_steps, config.schedule
+        )
         metrics = _step(model, optimizer, steps[number], number + 1, len(steps), rate, config)
         history.append(metrics)
         on_progress(metrics)
-        if config.checkpoint_every and (number + 1) % config.checkpoint_every == 0 and number + 1 < len(steps):
+        if (
+            config.checkpoint_every
+            and (number + 1) % config.checkpoint_every == 0
+            and number + 1 < len(steps)
+        ):
             checkpoints.save(number + 1, model, optimizer, {"history": [asdict(entry) for entry in history]})
-    result = finish(model, model_dir, out_dir, history, identity=identity, dropped=dropped, resumed_from=first)
+    result = finish(
+        model, model_dir, out_dir, history, identity=identity, dropped=dropped, resumed_from=first
+    )
     checkpoints.remove()
     return result
 

@@ -24,7 +24,9 @@ _NOT_COPIED = (".safetensors", ".bin", ".pt", ".index.json")
 def named_weights(model: Any) -> Iterator[tuple[str, Any]]:
     """(checkpoint name, float32 tensor) of every weight, an adapter merged in; a tied head is left out."""
     causal = unwrap(model)
-    tied = set(getattr(causal, "_tied_weights_keys", None) or ()) if causal.config.tie_word_embeddings else set()
+    tied = (
+        set(getattr(causal, "_tied_weights_keys", None) or ()) if causal.config.tie_word_embeddings else set()
+    )
     deltas = _adapter_deltas(model)
     for name, tensor in causal.state_dict().items():
         if name in tied or ".lora_" in name:

@@ -66,7 +66,11 @@ def trajectory(
 
 
 def two_turns(
-    prompt: Sequence[int], first: Sequence[int], observed: Sequence[int], second: Sequence[int], **options: object
+    prompt: Sequence[int],
+    first: Sequence[int],
+    observed: Sequence[int],
+    second: Sequence[int],
+    **options: object,
 ) -> Segment:
     """prompt, generated turn 1, observation turn 2, generated turn 3."""
     runs = [(PROMPT, 0, prompt), (GENERATED, 1, first), (OBSERVATION, 2, observed), (GENERATED, 3, second)]

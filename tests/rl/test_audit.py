@@ -50,18 +50,24 @@ def test_mostly_cut_off_turns_are_refused() -> None:
 
 
 def test_a_trained_tool_turn_is_refused() -> None:
-    wrong = segment([(PROMPT, 0, [5]), (GENERATED, 1, [7, STOP]), (GENERATED, 2, [8, 9]), (GENERATED, 3, [1, STOP])])
+    wrong = segment(
+        [(PROMPT, 0, [5]), (GENERATED, 1, [7, STOP]), (GENERATED, 2, [8, 9]), (GENERATED, 3, [1, STOP])]
+    )
     assert "an observation token is trained" in _refusal(wrong)
 
 
 def test_a_span_that_swallowed_the_observation_is_refused() -> None:
-    assert "stop token lies inside" in _refusal(segment([(PROMPT, 0, [5]), (GENERATED, 1, [7, STOP, 8, 9, 10, STOP])]))
+    assert "stop token lies inside" in _refusal(
+        segment([(PROMPT, 0, [5]), (GENERATED, 1, [7, STOP, 8, 9, 10, STOP])])
+    )
 
 
 def test_a_mask_that_trains_an_observation_is_refused() -> None:
     row = trajectory(two_turns([5, 6], [7, STOP], [8, 9], [10, STOP]))
     (good,) = sft_rows([row])
-    planted = type(good)(**{name: getattr(good, name) for name in good.__slots__} | {"mask": (0.0,) * 4 + (1.0,) * 4})
+    planted = type(good)(
+        **{name: getattr(good, name) for name in good.__slots__} | {"mask": (0.0,) * 4 + (1.0,) * 4}
+    )
     assert audit([row], stop_token_ids={STOP}, rows=[good]).problems == []
     with pytest.raises(ConfigError, match="observation span is trained"):
         audit([row], stop_token_ids={STOP}, rows=[planted]).refuse()
@@ -71,7 +77,9 @@ def test_nothing_trained_is_refused() -> None:
     only_prompt = segment([(PROMPT, 0, [5, 6]), (OBSERVATION, 2, [8])])
     assert "trains no token" in _refusal(only_prompt)
     weightless = (user("do it"), assistant("a", weight=0.0))
-    assert "nothing is trained" in _refusal(segment([(PROMPT, 0, [5]), (GENERATED, 1, [7, STOP])]), turns=weightless)
+    assert "nothing is trained" in _refusal(
+        segment([(PROMPT, 0, [5]), (GENERATED, 1, [7, STOP])]), turns=weightless
+    )
 
 
 def test_an_inline_turn_resumes_without_a_stop_token() -> None:
@@ -91,6 +99,8 @@ def test_printing_brackets_spans_without_colours_and_colours_them_with() -> None
     row = trajectory(two_turns([5], [7, STOP], [8], [10, STOP]))
     plain, colour = io.StringIO(), io.StringIO()
     print_audit(row, _decode, console=Console(file=plain, width=200))
-    print_audit(row, _decode, console=Console(file=colour, width=200, force_terminal=True, color_system="standard"))
+    print_audit(
+        row, _decode, console=Console(file=colour, width=200, force_terminal=True, color_system="standard")
+    )
     assert "[prompt 0|<5>][trained 1|<7><2>][observation 2|<8>][trained 3|<10><2>]" in plain.getvalue()
     assert "\x1b[1;32m<7><2>" in colour.getvalue() and "\x1b[36m<8>" in colour.getvalue()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,7 +43,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 def test_a_tree_lays_every_shared_prefix_out_once() -> None:
-    rows = [_row("a", [1, 2, 3, 4], [0, 0, 1, 1]), _row("b", [1, 2, 3, 9], [0, 0, 0, 1]), _row("c", [1, 7], [0, 1])]
+    rows = [
+        _row("a", [1, 2, 3, 4], [0, 0, 1, 1]),
+        _row("b", [1, 2, 3, 9], [0, 0, 0, 1]),
+        _row("c", [1, 7], [0, 1]),
+    ]
     packed = pack(rows)
     assert packed.token_ids == (1, 2, 3, 4, 9, 7) and packed.depth == (0, 1, 2, 3, 3, 1)
     assert packed.paths == ((0, 1, 2, 3), (0, 1, 2, 4), (0, 5))
@@ -115,5 +118,7 @@ def test_entropy_is_that_of_the_predicted_distribution(model: Any) -> None:
     row = _row("a", [5, 6, 7], [0, 0, 1])
     probabilities = torch.softmax(model(input_ids=torch.tensor([[5, 6, 7]])).logits[0, 1] / 0.5, -1)
     found = token_logprobs(model, pack([row]), temperature=0.5)
-    assert float(found.entropies[0]) == pytest.approx(float(-(probabilities * probabilities.log()).sum().detach()), abs=1e-4)
+    assert float(found.entropies[0]) == pytest.approx(
+        float(-(probabilities * probabilities.log()).sum().detach()), abs=1e-4
+    )
     assert found.values[0].item() == pytest.approx(probabilities[7].log().item(), abs=1e-5)

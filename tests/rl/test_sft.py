@@ -17,13 +17,18 @@ from rl.checkpoints import Checkpoints
 from rl.lm import LoraSettings, Precision
 from rl.models import checkpoint_digest
 from rl.results import StepMetrics, TrainResult
-from rl.sft import SftConfig, cut_by_tokens, plan_steps, train_sft
 from rl.rows import sft_rows
+from rl.sft import SftConfig, cut_by_tokens, plan_steps, train_sft
 from tests.rl.builders import STOP, trajectory, two_turns
 from tests.tiny import make_tiny_model
 
 CONFIG = SftConfig(
-    epochs=60, tokens_per_step=64, learning_rate=1e-2, precision=Precision.FLOAT32, warmup_steps=2, tokens_per_pass=128
+    epochs=60,
+    tokens_per_step=64,
+    learning_rate=1e-2,
+    precision=Precision.FLOAT32,
+    warmup_steps=2,
+    tokens_per_pass=128,
 )
 SHORT = replace(CONFIG, epochs=6, tokens_per_step=20, checkpoint_every=2)
 
@@ -60,7 +65,9 @@ def test_it_memorises_three_rows_and_saves_a_loadable_model(tiny: Path, tmp_path
     assert result.trained_tokens == 15 * 60 and result.row_tokens == 30 * 60
     assert result.computed_tokens < result.row_tokens
     assert result.weights_digest == checkpoint_digest(tmp_path / "out")
-    assert (tmp_path / "out" / "tokenizer.json").is_file() and (tmp_path / "out" / "chat_template.jinja").is_file()
+    assert (tmp_path / "out" / "tokenizer.json").is_file() and (
+        tmp_path / "out" / "chat_template.jinja"
+    ).is_file()
 
     import torch
     from transformers import AutoModelForCausalLM
@@ -74,7 +81,9 @@ def test_it_memorises_three_rows_and_saves_a_loadable_model(tiny: Path, tmp_path
 def test_observations_and_prompts_are_not_learned(tiny: Path, tmp_path: Path) -> None:
     first = _train(tiny, tmp_path / "a", replace(CONFIG, epochs=1))
     relabelled = [
-        trajectory(two_turns([5, 6, 40 + i], [70 + i, 80 + i, STOP], [90, 91], [60 + i, STOP]), index=i, weight=w)
+        trajectory(
+            two_turns([5, 6, 40 + i], [70 + i, 80 + i, STOP], [90, 91], [60 + i, STOP]), index=i, weight=w
+        )
         for i, w in enumerate([1.0, 1.0, 0.0])
     ]
     second = _train(tiny, tmp_path / "b", replace(CONFIG, epochs=1), rows=relabelled)
@@ -83,7 +92,10 @@ def test_observations_and_prompts_are_not_learned(tiny: Path, tmp_path: Path) ->
 
 def test_sample_weight_multiplies_the_loss(tiny: Path, tmp_path: Path) -> None:
     def loss(weights: tuple[float, float]) -> float:
-        rows = [trajectory(two_turns([5, 6], [70 + i, STOP], [90], [60, STOP]), index=i, weight=w) for i, w in enumerate(weights)]
+        rows = [
+            trajectory(two_turns([5, 6], [70 + i, STOP], [90], [60, STOP]), index=i, weight=w)
+            for i, w in enumerate(weights)
+        ]
         return _train(tiny, tmp_path / f"{weights}", replace(CONFIG, epochs=1), rows=rows).losses[0]
 
     only_first, only_second, mixed = loss((1.0, 0.0)), loss((0.0, 1.0)), loss((1.0, 3.0))
@@ -96,7 +108,9 @@ class _Stop(Exception):
 
 
 @pytest.mark.parametrize("lora", [None, LoraSettings(rank=2)])
-def test_an_interrupted_run_resumes_to_the_same_weights(tiny: Path, tmp_path: Path, lora: LoraSettings | None) -> None:
+def test_an_interrupted_run_resumes_to_the_same_weights(
+    tiny: Path, tmp_path: Path, lora: LoraSettings | None
+) -> None:
     config = replace(SHORT, lora=lora)
     whole = _train(tiny, tmp_path / "whole", config)
 
@@ -132,7 +146,9 @@ def test_a_checkpoint_of_other_work_is_refused_with_what_differs(tiny: Path, tmp
 
 
 def test_adapter_merge_equals_the_adapted_model(tiny: Path, tmp_path: Path) -> None:
-    result = _train(tiny, tmp_path / "out", replace(CONFIG, epochs=20, lora=LoraSettings(rank=4), learning_rate=1e-2))
+    result = _train(
+        tiny, tmp_path / "out", replace(CONFIG, epochs=20, lora=LoraSettings(rank=4), learning_rate=1e-2)
+    )
     assert result.losses[-1] < result.losses[0] - 0.5
 
     import torch
@@ -141,13 +157,17 @@ def test_adapter_merge_equals_the_adapted_model(tiny: Path, tmp_path: Path) -> N
 
     ids = torch.tensor([[5, 6, 40, 70]])
     merged = AutoModelForCausalLM.from_pretrained(tmp_path / "out")(ids).logits
-    adapted = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny), result.adapter_dir)(ids).logits
+    adapted = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny), result.adapter_dir)(
+        ids
+    ).logits
     torch.testing.assert_close(merged, adapted, atol=1e-4, rtol=1e-4)
     assert float((merged - AutoModelForCausalLM.from_pretrained(tiny)(ids).logits).detach().abs().max()) > 0.1
 
 
 def test_order_follows_the_seed_and_the_rows_not_their_order() -> None:
-    rows = sft_rows([trajectory(two_turns([5, 6], [70 + i, STOP], [90], [60, STOP]), index=i) for i in range(9)])
+    rows = sft_rows(
+        [trajectory(two_turns([5, 6], [70 + i, STOP], [90], [60, STOP]), index=i) for i in range(9)]
+    )
     config = replace(SHORT, tokens_per_step=15)
     assert plan_steps(rows, config) == plan_steps(rows[::-1], config)
     assert plan_steps(rows, config) != plan_steps(rows, replace(config, seed=1))
@@ -181,7 +201,8 @@ import sys
 from pathlib import Path
 from tests.rl.test_sft import SHORT, three_rows, STOP
 from rl.sft import train_sft
-train_sft(three_rows(), model_dir=Path(sys.argv[1]), out_dir=Path(sys.argv[2]), config=SHORT, stop_token_ids={STOP})
+model, out = map(Path, sys.argv[1:])
+train_sft(three_rows(), model_dir=model, out_dir=out, config=SHORT, stop_token_ids={STOP})
 """
 
 
@@ -195,7 +216,9 @@ train_sft(three_rows(), model_dir=Path(sys.argv[1]), out_dir=Path(sys.argv[2]), 
         ("model.rename.before", 10),
     ],
 )
-def test_kill_9_around_a_checkpoint_loses_no_finished_step(tiny: Path, tmp_path: Path, point: str, resumed_from: int) -> None:
+def test_kill_9_around_a_checkpoint_loses_no_finished_step(
+    tiny: Path, tmp_path: Path, point: str, resumed_from: int
+) -> None:
     whole = _train(tiny, tmp_path / "whole", SHORT)
     environment = os.environ | {"TRAJSMITH_KILL_AT": point}
     command = [sys.executable, "-c", _CHILD, str(tiny), str(tmp_path / "cut")]

@@ -1,0 +1,210 @@
+"""Where groups come from: played now against a model server, or stored before.
+
+A source plans which groups a step takes (a function of seed and step, so a resumed run takes the same
+ones) and delivers their trajectories. Not covered: advantages and rows (`rl.grpo`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from data import canonical
+from data.errors import ConfigError
+from data.tasks import Task
+from data.trajectories import Trajectory
+from pipeline.engines.base import Engine, Sampling
+from pipeline.environments.base import Environment
+from pipeline.errors import EngineError
+from pipeline.renderers.base import Renderer
+from pipeline.rollout import Job, RolloutSettings, rollouts
+from rl.grpo_config import GrpoConfig
+from rl.rows import require_sampled
+
+
+@runtime_checkable
+class UpdatableEngine(Engine, Protocol):
+    """An engine whose weights can be replaced (`pipeline.engines.vllm`)."""
+
+    async def reload_weights(self, directory: Path) -> str:
+        """Load a checkpoint on every server; the digest of what they loaded."""
+        ...
+
+    async def load_adapter(self, directory: Path, *, name: str = "adapter", version: str) -> None:
+        """Answer with a LoRA adapter from now on."""
+        ...
+
+
+class Source(Protocol):
+    """Groups for the trainer."""
+
+    def identity(self) -> str:
+        """Digest of what the groups are made of; a checkpoint of another one is refused."""
+        ...
+
+    def check(self, config: GrpoConfig) -> None:
+        """ConfigError where the groups cannot be trained on as `config` says."""
+        ...
+
+    def plan(self, config: GrpoConfig) -> list[list[str]]:
+        """Names of the groups of every batch of rollouts, in order."""
+        ...
+
+    def collect(self, names: Sequence[str], *, batch: int, config: GrpoConfig) -> list[Trajectory]:
+        """The trajectories of the groups `names` of batch number `batch`, failed ones included."""
+        ...
+
+
+def num_batches(config: GrpoConfig) -> int:
+    """Batches of rollouts in a run: each serves `num_iterations` steps."""
+    return -(-config.steps // config.num_iterations)
+
+
+def cycle_groups(names: Sequence[str], config: GrpoConfig) -> list[list[str]]:
+    """`groups_per_step` names per batch: shuffled by the seed, reshuffled whenever all were taken."""
+    queue: list[str] = []
+    batches: list[list[str]] = []
+    for _ in range(num_batches(config)):
+        batch: list[str] = []
+        while len(batch) < min(config.groups_per_step, len(names)):
+            if not queue:
+                queue = sorted(names)
+                random.Random(f"{config.seed}/{len(batches)}/{len(batch)}").shuffle(queue)
+            name = queue.pop()
+            if name not in batch:
+                batch.append(name)
+        batches.append(batch)
+    return batches
+
+
+@dataclass(slots=True)
+class Online:
+    """Rollouts made by our loop with the weights of the last step.
+
+    The engine must not be in use by another event loop; rollouts run in the loop of `runner`.
+    """
+
+    tasks: Sequence[Task]
+    environment: Environment
+    engine: UpdatableEngine
+    renderer: Renderer
+    sampling: Sampling
+    settings: RolloutSettings
+    on_trajectory: Callable[[Trajectory], None] = lambda trajectory: None
+    """Told of every rollout as it finishes, failed attempts too; the place to store it."""
+    run_id: str = ""
+    runner: asyncio.Runner | None = None
+    """Where engine calls run; made by the trainer when None."""
+
+    def identity(self) -> str:
+        """See `Source.identity`."""
+        return canonical.digest(
+            sorted(task.task_id for task in self.tasks),
+            [self.environment.name, self.environment.version, self.renderer.digest, self.settings.digest],
+            self.sampling.identity(),
+        )
+
+    def check(self, config: GrpoConfig) -> None:
+        """See `Source.check`."""
+        config.check_sampling(self.sampling)
+        if not self.tasks:
+            raise ConfigError("online GRPO got no tasks; give at least one")
+        if self.settings.max_context_tokens > config.episode_tokens:
+            raise ConfigError(
+                f"rollouts may reach max_context_tokens={self.settings.max_context_tokens}, above "
+                f"episode_tokens={config.episode_tokens}; lower the first or raise the second"
+            )
+
+    def plan(self, config: GrpoConfig) -> list[list[str]]:
+        """See `Source.plan`; groups are named by their task."""
+        return cycle_groups([task.task_id for task in self.tasks], config)
+
+    def collect(self, names: Sequence[str], *, batch: int, config: GrpoConfig) -> list[Trajectory]:
+        """See `Source.collect`. EngineError where no rollout of the batch got a reward."""
+        known = {task.task_id: task for task in self.tasks}
+        seed = int(canonical.digest("grpo", config.seed, batch, length=8), 16)
+        jobs = [
+            Job(known[name], rollout_index=i, seed=seed) for name in names for i in range(config.group_size)
+        ]
+        assert self.runner is not None, "the trainer sets the runner"
+        played = self.runner.run(self._play(jobs, config.max_in_flight))
+        if all(trajectory.reward is None for trajectory in played):
+            reasons = sorted({trajectory.error for trajectory in played})[:3]
+            raise EngineError(
+                f"none of {len(played)} rollouts of batch {batch} got a reward: {'; '.join(reasons)}"
+            )
+        return played
+
+    async def _play(self, jobs: Sequence[Job], max_in_flight: int) -> list[Trajectory]:
+        played: list[Trajectory] = []
+        async for trajectory in rollouts(
+            jobs,
+            environment=self.environment,
+            engine=self.engine,
+            renderer=self.renderer,
+            sampling=self.sampling,
+            settings=self.settings,
+            synthesizer="grpo",
+            run_id=self.run_id,
+            max_in_flight=max_in_flight,
+        ):
+            self.on_trajectory(trajectory)
+            played.append(trajectory)
+        return sorted(played, key=lambda item: (item.group_id, item.rollout_index, item.attempt))
+
+
+class Replay:
+    """Stored groups, their sampled log-probs as the behaviour policy."""
+
+    def __init__(self, trajectories: Sequence[Trajectory]) -> None:
+        self._groups: dict[str, list[Trajectory]] = defaultdict(list)
+        for trajectory in trajectories:
+            self._groups[trajectory.group_id].append(trajectory)
+
+    def identity(self) -> str:
+        """See `Source.identity`."""
+        return canonical.digest(
+            sorted(item.content_digest() for group in self._groups.values() for item in group)
+        )
+
+    def check(self, config: GrpoConfig) -> None:
+        """See `Source.check`: everything sampled, at one temperature, with processed log-probs."""
+        if not self._groups:
+            raise ConfigError("replay got no trajectories; give stored groups of sampled ones")
+        for trajectory in (member for group in self._groups.values() for member in group):
+            if trajectory.reward is None:
+                continue
+            for index in range(len(trajectory.segments)):
+                require_sampled(trajectory, index)
+            if trajectory.policy.logprobs_of != "processed":
+                raise ConfigError(
+                    f"log-probs of trajectory {trajectory.trajectory_id} are of "
+                    f"{trajectory.policy.logprobs_of!r}, and only 'processed' ones (of the sampled distribution) "
+                    f"can be replayed; sample it again"
+                )
+            config.check_sampling(_stored_sampling(trajectory))
+
+    def plan(self, config: GrpoConfig) -> list[list[str]]:
+        """See `Source.plan`."""
+        return cycle_groups(list(self._groups), config)
+
+    def collect(self, names: Sequence[str], *, batch: int, config: GrpoConfig) -> list[Trajectory]:
+        """See `Source.collect`."""
+        return [trajectory for name in names for trajectory in self._groups[name]]
+
+
+def _stored_sampling(trajectory: Trajectory) -> Sampling:
+    """The part of the stored sampling parameters that decides the distribution."""
+    stored = canonical.loads(trajectory.policy.sampling)
+    names = ("temperature", "top_p", "top_k", "min_p")
+    if "temperature" not in stored:
+        raise ConfigError(
+            f"trajectory {trajectory.trajectory_id} does not say at which temperature it was sampled "
+            f"(policy.sampling is {trajectory.policy.sampling}); replay needs it"
+        )
+    return Sampling(**{name: stored[name] for name in names if name in stored})
