@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +24,14 @@ class Vocabulary:
     def __init__(self, tokenizer_json: str) -> None:
         spec: dict[str, Any] = json.loads(tokenizer_json)
         added = spec.get("added_tokens", [])
-        self.digest = hashlib.sha256(tokenizer_json.encode("utf-8")).hexdigest()[:32]
         self.marks: dict[str, int] = {token["content"]: token["id"] for token in added}
         """Every added token (control tokens and tags) with its id."""
-        self.tags = frozenset(token["content"] for token in added if not token["special"])
         self._all = _alternation(self.marks)
-        self._tags = _alternation(self.tags)
+        self._tags = _alternation(token["content"] for token in added if not token["special"])
         whole = spec | {"truncation": None, "padding": None, "post_processor": None}
-        self._full = Tokenizer.from_str(json.dumps(whole))
         self._tagged = Tokenizer.from_str(json.dumps(whole))
+        self.digest = hashlib.sha256(self._tagged.to_str().encode("utf-8")).hexdigest()[:32]
+        """Of the tokenizer, not of the file: saving it again in another layout changes nothing."""
         self._tagged.encode_special_tokens = True
         self._plain = Tokenizer.from_str(json.dumps(whole | {"added_tokens": []}))
 
@@ -57,7 +56,7 @@ class Vocabulary:
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text with control tokens shown; bytes that are no UTF-8 become U+FFFD."""
-        return str(self._full.decode(list(token_ids), skip_special_tokens=False))
+        return str(self._tagged.decode(list(token_ids), skip_special_tokens=False))
 
     def split(self, text: str, *, control: bool) -> Iterator[tuple[str, bool]]:
         """Pieces of `text` and whether each is an added token; control tokens count only with `control`."""
@@ -67,7 +66,7 @@ class Vocabulary:
                 yield piece, bool(index % 2)
 
 
-def _alternation(tokens: Any) -> re.Pattern[str] | None:
+def _alternation(tokens: Iterable[str]) -> re.Pattern[str] | None:
     ordered = sorted(tokens, key=len, reverse=True)
     return re.compile("(" + "|".join(map(re.escape, ordered)) + ")") if ordered else None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -267,7 +268,7 @@ def test_raw_text_of_a_sampled_call_is_rendered_again(renderer: ChatMLRenderer) 
 
 
 def test_a_tokenizer_without_chatml_tokens_is_refused(renderer: ChatMLRenderer) -> None:
-    spec = json.loads(renderer.vocabulary._full.to_str())
+    spec = json.loads(renderer.vocabulary._tagged.to_str())
     spec["added_tokens"] = [token for token in spec["added_tokens"] if token["content"] != "<|im_end|>"]
     with pytest.raises(ConfigError, match=r"no token <\|im_end\|>"):
         ChatMLRenderer(Vocabulary(json.dumps(spec)))
@@ -285,9 +286,9 @@ def test_tool_lines_are_short_only_where_nothing_is_lost() -> None:
     )
 
 
-def test_digest_tells_tokenizers_apart(renderer: ChatMLRenderer) -> None:
-    changed = json.loads(renderer.vocabulary._full.to_str())
-    changed["added_tokens"].append(changed["added_tokens"][0] | {"id": 5000, "content": "<new>"})
-    other = ChatMLRenderer(Vocabulary(json.dumps(changed)))
-    same = ChatMLRenderer(Vocabulary(renderer.vocabulary._full.to_str()))
-    assert other.digest != same.digest
+def test_digest_is_of_the_tokenizer_and_not_of_its_file(renderer: ChatMLRenderer, model_dir: Path) -> None:
+    spec = json.loads((model_dir / "tokenizer.json").read_text())
+    again = ChatMLRenderer(Vocabulary(json.dumps(spec, indent=3, sort_keys=True) + "\n"))
+    assert again.digest == renderer.digest
+    spec["added_tokens"].append(spec["added_tokens"][0] | {"id": 5000, "content": "<new>"})
+    assert ChatMLRenderer(Vocabulary(json.dumps(spec))).digest != renderer.digest
