@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
+import multiprocessing
 import random
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,14 +13,32 @@ from data import faults
 from data.store import Store
 from tests.data import kill_worker
 
-REPOSITORY = Path(__file__).parents[2]
 TABLES = ("trajectories", "failures", "verdicts")
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["tests.data.kill_worker"])
 
 
-def start(root: Path, kill_at: str = "") -> subprocess.Popen[str]:
-    environment = {**os.environ, faults.VARIABLE: kill_at}
-    command = [sys.executable, "-m", "tests.data.kill_worker", str(root)]
-    return subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, text=True)
+class Worker:
+    """The run in a process of its own, and what it has reported."""
+
+    def __init__(self, root: Path, kill_at: str = "") -> None:
+        self._reports, other = CONTEXT.Pipe()
+        self.process = CONTEXT.Process(target=kill_worker.main, args=(root, kill_at, other))
+        self.process.start()
+        other.close()
+        self.acknowledged: list[int] = []
+
+    def read(self, count: int = 10_000) -> None:
+        """Take `count` reports, or all there are until the process is gone."""
+        try:
+            for _ in range(count):
+                self.acknowledged.append(self._reports.recv())
+        except EOFError:
+            self.process.join()
+
+    def assert_killed_at_work(self) -> None:
+        assert self.process.exitcode == -signal.SIGKILL, "nothing killed the run"
+        assert kill_worker.DONE not in self.acknowledged, "the run was over before the kill"
 
 
 @pytest.fixture(scope="module")
@@ -64,26 +80,22 @@ def test_killed_at_a_named_point(point: str, count: int, tmp_path: Path, undistu
     if point.startswith("manifest") and count == 2:
         pytest.skip("the worker writes one manifest")
     root = tmp_path / "run"
-    process = start(root, f"{point}:{count if 'append' not in point else 13 * count}")
-    output = process.communicate(timeout=60)[0].split("\n")
-    assert process.returncode == -signal.SIGKILL, "the kill point was not reached"
-    assert "done" not in output
-    acknowledged = [int(line.split()[1]) for line in output if line.startswith("appended")]
-    torn = check_after(root, undisturbed, acknowledged)
+    worker = Worker(root, f"{point}:{count if 'append' not in point else 13 * count}")
+    worker.read()
+    worker.assert_killed_at_work()
+    torn = check_after(root, undisturbed, worker.acknowledged)
     assert (torn > 0) == (point == "journal.append.middle")
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_killed_at_a_random_time(seed: int, tmp_path: Path, undisturbed: dict[str, str]) -> None:
     root, wanted = tmp_path / "run", random.Random(seed).randrange(1, kill_worker.COUNT - 1)
-    process = start(root)
-    assert process.stdout is not None
-    acknowledged = [int(process.stdout.readline().split()[1]) for _ in range(wanted)]
-    process.kill()
-    rest = process.communicate(timeout=60)[0]
-    assert process.returncode == -signal.SIGKILL and "done" not in rest, "the run was over before the kill"
-    acknowledged += [int(line.split()[1]) for line in rest.splitlines() if len(line.split()) == 2]
-    check_after(root, undisturbed, acknowledged)
+    worker = Worker(root)
+    worker.read(wanted)
+    worker.process.kill()
+    worker.read()
+    worker.assert_killed_at_work()
+    check_after(root, undisturbed, worker.acknowledged)
 
 
 def test_a_kill_point_counts_and_is_silent_without_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
