@@ -84,9 +84,8 @@ class Desk:
             offers = [flight_offer(record) for record in records]
             if given(offers):
                 break
-        self.flights += records + self._draw_flights(
-            route._replace(day=self.day(self.rng.choice((-2, 3)))), 1
-        )
+        other_day = f"{self.month} {int(route.day.split()[1]) + self.rng.choice((-1, 1))}"
+        self.flights += records + self._draw_flights(route._replace(day=other_day), 1)
         return offers
 
     def offer_hotels(

@@ -1,0 +1,325 @@
+"""`check_environment`: what a world must prove before anything is trained on it.
+
+Gold scores 1; agents that must not score do not; tasks are deterministic and distinct; nothing private shows;
+parallel sessions do not touch each other; a restored snapshot answers as before. Driven directly over
+Session, without an engine. Not covered: whether the tasks are worth learning; live tools are named, not
+replayed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from data import canonical
+from data.messages import Role, ToolCall, ToolStatus, Turn
+from data.tasks import Task
+from data.trajectories import Trajectory
+from pipeline.environments.agents import EchoAgent, ListedAgent, made_up_call, null_agent, prober, spammer
+from pipeline.environments.base import Environment, GoldScript, Session
+from pipeline.environments.play import play
+
+MARKER = "trajsmith-marker"
+_SHOWN_FAILURES = 3
+_MIN_SECRET_LENGTH = 12
+"""Shorter private texts (ids, numbers) may stand in a prompt for good reasons."""
+
+
+class CheckResult(NamedTuple):
+    """One check: its name, whether it passed, and what was seen."""
+
+    name: str
+    passed: bool
+    detail: str
+
+
+@dataclass(slots=True)
+class Sample:
+    """The tasks under check, and the dialogues of gold on them."""
+
+    environment: Environment
+    tasks: list[Task]
+    num_ids: int
+    seed: int
+    gold: dict[str, Trajectory] = field(default_factory=dict)
+
+    def gold_calls(self, task: Task) -> list[ToolCall]:
+        """The calls gold made on the task, in order."""
+        return [call for turn in self.gold[task.task_id].turns for call in turn.tool_calls]
+
+
+Check = Callable[[Sample], Awaitable[list[str]]]
+
+
+async def check_environment(
+    environment: Environment, *, num_tasks: int = 60, seed: int = 0, num_ids: int = 2000
+) -> list[CheckResult]:
+    """All checks on the first `num_tasks` tasks of each split; ids are compared over `num_ids` of each split.
+
+    A check that raises counts as failed, with the error as its detail; nothing is raised.
+    """
+    sample = Sample(environment, [], num_ids, seed)
+    results = []
+    for name, check in CHECKS.items():
+        try:
+            if not sample.tasks:
+                sample.tasks = [
+                    task for split in environment.splits for task in _first(environment, split, num_tasks)
+                ]
+            problems = await check(sample)
+        except Exception as error:
+            problems = [f"{type(error).__name__}: {error}"]
+        results.append(CheckResult(name, not problems, _detail(problems, sample)))
+    return results
+
+
+def _detail(problems: Sequence[str], sample: Sample) -> str:
+    if not problems:
+        return f"{len(sample.tasks)} tasks"
+    more = len(problems) - _SHOWN_FAILURES
+    return "; ".join(problems[:_SHOWN_FAILURES]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _first(environment: Environment, split: str, number: int) -> Iterator[Task]:
+    return itertools.islice(environment.tasks(split), number)
+
+
+async def _deterministic(sample: Sample) -> list[str]:
+    environment, problems = sample.environment, []
+    for split in environment.splits:
+        twice = [[task.task_id for task in _first(environment, split, sample.num_ids)] for _ in range(2)]
+        if twice[0] != twice[1]:
+            problems.append(f"split {split} yields other tasks the second time")
+        if not twice[0]:
+            problems.append(f"split {split} is empty")
+    return problems
+
+
+async def _distinct(sample: Sample) -> list[str]:
+    seen: dict[str, str] = {}
+    problems = []
+    for split in sample.environment.splits:
+        for task in _first(sample.environment, split, sample.num_ids):
+            if task.task_id in seen:
+                problems.append(f"task {task.task_id} of {split} is also in {seen[task.task_id]}")
+            seen[task.task_id] = split
+    return problems
+
+
+async def _gold(sample: Sample) -> list[str]:
+    problems = []
+    for task in sample.tasks:
+        played = await play(sample.environment, task, sample.environment.gold(task), seed=sample.seed)
+        sample.gold[task.task_id] = played
+        if not played.success:
+            problems.append(f"gold scores {_total(played)} on {task.template} {task.task_id}")
+    return problems
+
+
+async def _no_score(sample: Sample, agent: Callable[[Task], GoldScript | None]) -> list[str]:
+    problems = []
+    for task in sample.tasks:
+        script = agent(task)
+        if script is None:
+            continue
+        total = _total(await play(sample.environment, task, script, seed=sample.seed))
+        if total > 0:
+            problems.append(f"scores {total:g} on {task.template} {task.task_id}")
+    return problems
+
+
+async def _null(sample: Sample) -> list[str]:
+    return await _no_score(sample, lambda task: null_agent())
+
+
+async def _echo(sample: Sample) -> list[str]:
+    return await _no_score(sample, lambda task: EchoAgent())
+
+
+async def _prober(sample: Sample) -> list[str]:
+    return await _no_score(sample, lambda task: prober())
+
+
+async def _spammer(sample: Sample) -> list[str]:
+    shown = {}
+    for task in sample.tasks:
+        session = await sample.environment.open(task, seed=sample.seed)
+        shown[task.task_id] = session.tools
+        await session.close()
+    return await _no_score(sample, lambda task: spammer(shown[task.task_id]))
+
+
+async def _hard_coder(sample: Sample) -> list[str]:
+    """Another task's gold turns, of the same template where there are two; equal scripts prove nothing."""
+
+    def memorised(task: Task) -> GoldScript | None:
+        own = _script(sample.gold[task.task_id])
+        others = sorted(sample.tasks, key=lambda other: other.template != task.template)
+        for other in others:
+            if _skeleton(_script(sample.gold[other.task_id])) != _skeleton(own):
+                return ListedAgent(_script(sample.gold[other.task_id]))
+        return None
+
+    return await _no_score(sample, memorised)
+
+
+async def _hidden(sample: Sample) -> list[str]:
+    problems = []
+    for task in sample.tasks:
+        session = await sample.environment.open(task, seed=sample.seed)
+        shown = " ".join(
+            [*(turn.text for turn in task.prompt), *(tool.model_dump_json() for tool in session.tools)]
+        )
+        await session.close()
+        secrets = [text for text in _texts(task.private_value()) if len(text) >= _MIN_SECRET_LENGTH]
+        problems += [f"{text!r:.60} of {task.task_id} shows" for text in secrets if text in shown]
+    return problems
+
+
+async def _no_influence(sample: Sample) -> list[str]:
+    """With the private part exchanged, tools and their answers stay the same: they cannot know it."""
+    problems = []
+    for task in sample.tasks:
+        values = task.model_dump(exclude={"task_id", "private"})
+        other = Task(**values, private=canonical.dumps(_exchanged(task.private_value())))
+        session = await sample.environment.open(other, seed=sample.seed)
+        answers = await _answers(session, sample.gold_calls(task))
+        await session.close()
+        if answers != _observed(sample.gold[task.task_id]):
+            problems.append(
+                f"tools of {task.template} {task.task_id} answer differently when its private part differs"
+            )
+    return problems
+
+
+async def _isolated(sample: Sample) -> list[str]:
+    """One session acts and plants a marker while a second is open; the second and a third must not notice."""
+    problems = []
+    for task in sample.tasks:
+        calls, expected = sample.gold_calls(task), _observed(sample.gold[task.task_id])
+        first, second = [await sample.environment.open(task, seed=sample.seed) for _ in range(2)]
+        plants = [made_up_call(tool, variant, text=MARKER) for variant in range(2) for tool in first.tools]
+        await _answers(first, calls)
+        await _answers(first, plants, prefix="plant")
+        seen = await _answers(second, calls)
+        await first.close()
+        third = await sample.environment.open(task, seed=sample.seed)
+        later = await _answers(third, calls)
+        await asyncio.gather(second.close(), third.close())
+        if seen != expected or later != expected or MARKER in canonical.dumps([seen, later]):
+            problems.append(f"sessions of {task.template} {task.task_id} see each other")
+    return problems
+
+
+async def _snapshots(sample: Sample) -> list[str]:
+    """Snapshot before each gold call; act, restore here and in a fresh session, act again."""
+    problems = []
+    for task in sample.tasks:
+        calls = sample.gold_calls(task)
+        session = await sample.environment.open(task, seed=sample.seed)
+        fresh = await sample.environment.open(task, seed=sample.seed)
+        for index in range(len(calls)):
+            kept = session.snapshot()
+            expected = await _answers(session, calls[index:], prefix=f"at{index}")
+            session.restore(kept)
+            again = await _answers(session, calls[index:], prefix=f"at{index}")
+            fresh.restore(kept)
+            elsewhere = await _answers(fresh, calls[index:], prefix=f"at{index}")
+            if not expected == again == elsewhere:
+                problems.append(
+                    f"{task.template} {task.task_id} answers differently after restore at call {index}"
+                )
+            session.restore(kept)
+            await _answers(session, calls[index : index + 1], prefix="on")
+        await asyncio.gather(session.close(), fresh.close())
+    return problems
+
+
+async def _repeats(sample: Sample) -> list[str]:
+    """A call id said twice answers the stored result, and the state does not move."""
+    problems = []
+    for task in sample.tasks:
+        session = await sample.environment.open(task, seed=sample.seed)
+        for call in sample.gold_calls(task):
+            result = await session.call(call.name, call.parsed_arguments(), call.call_id)
+            kept = session.snapshot()
+            again = await session.call(call.name, call.parsed_arguments(), call.call_id)
+            if result != again or session.snapshot() != kept:
+                problems.append(f"{call.name} of {task.template} {task.task_id} was executed twice")
+        await session.close()
+    return problems
+
+
+async def _infra_free(sample: Sample) -> list[str]:
+    return [
+        f"{turn.result.name} of {task.template} {task.task_id}: {turn.result.text}"
+        for task in sample.tasks
+        for turn in sample.gold[task.task_id].turns
+        if turn.result is not None and turn.result.status is ToolStatus.INFRA_ERROR
+    ]
+
+
+CHECKS: dict[str, Check] = {
+    "tasks are deterministic": _deterministic,
+    "tasks are distinct": _distinct,
+    "gold scores 1": _gold,
+    "no infrastructure errors": _infra_free,
+    "null agent scores 0": _null,
+    "echo scores 0": _echo,
+    "spammer scores 0": _spammer,
+    "verifier-prober scores 0": _prober,
+    "hard-coder scores 0": _hard_coder,
+    "private part is hidden": _hidden,
+    "tools do not depend on it": _no_influence,
+    "sessions are isolated": _isolated,
+    "snapshots are faithful": _snapshots,
+    "repeated calls run once": _repeats,
+}
+"""In this order: later checks use the dialogues that `gold scores 1` recorded."""
+
+
+async def _answers(session: Session, calls: Sequence[ToolCall], *, prefix: str = "replay") -> list[Any]:
+    results = []
+    for index, call in enumerate(calls):
+        result = await session.call(call.name, call.parsed_arguments(), f"{prefix}_{index}")
+        results.append([result.status, result.text])
+    return results
+
+
+def _observed(played: Trajectory) -> list[Any]:
+    return [[turn.result.status, turn.result.text] for turn in played.turns if turn.result is not None]
+
+
+def _script(played: Trajectory) -> list[Turn]:
+    return [turn for turn in played.turns if turn.role is Role.ASSISTANT]
+
+
+def _skeleton(script: Sequence[Turn]) -> list[Any]:
+    return [[turn.text, *([call.name, call.arguments] for call in turn.tool_calls)] for turn in script]
+
+
+def _total(played: Trajectory) -> float:
+    return played.reward.total if played.reward is not None else 0.0
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        yield from itertools.chain.from_iterable(map(_texts, value.values()))
+    elif isinstance(value, list):
+        yield from itertools.chain.from_iterable(map(_texts, value))
+
+
+def _exchanged(value: Any) -> Any:
+    """The same shape with other leaves."""
+    if isinstance(value, dict):
+        return {key: _exchanged(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_exchanged(item) for item in value]
+    if isinstance(value, bool) or value is None:
+        return value
+    return f"{MARKER}-private" if isinstance(value, str) else value + 1
