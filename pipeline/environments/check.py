@@ -41,9 +41,13 @@ class Sample:
     """The tasks under check, and the dialogues of gold on them."""
 
     environment: Environment
-    tasks: list[Task]
+    num_tasks: int
+    """Tasks played, of each split."""
     num_ids: int
+    """Tasks compared by id, of each split."""
     seed: int
+    tasks: list[Task] = field(default_factory=list)
+    ids: dict[str, list[str]] = field(default_factory=dict)
     gold: dict[str, Trajectory] = field(default_factory=dict)
 
     def gold_calls(self, task: Task) -> list[ToolCall]:
@@ -55,20 +59,16 @@ Check = Callable[[Sample], Awaitable[list[str]]]
 
 
 async def check_environment(
-    environment: Environment, *, num_tasks: int = 60, seed: int = 0, num_ids: int = 2000
+    environment: Environment, *, num_tasks: int = 48, seed: int = 0, num_ids: int = 400
 ) -> list[CheckResult]:
     """All checks on the first `num_tasks` tasks of each split; ids are compared over `num_ids` of each split.
 
     A check that raises counts as failed, with the error as its detail; nothing is raised.
     """
-    sample = Sample(environment, [], num_ids, seed)
+    sample = Sample(environment, num_tasks, num_ids, seed)
     results = []
     for name, check in CHECKS.items():
         try:
-            if not sample.tasks:
-                sample.tasks = [
-                    task for split in environment.splits for task in _first(environment, split, num_tasks)
-                ]
             problems = await check(sample)
         except Exception as error:
             problems = [f"{type(error).__name__}: {error}"]
@@ -90,10 +90,13 @@ def _first(environment: Environment, split: str, number: int) -> Iterator[Task]:
 async def _deterministic(sample: Sample) -> list[str]:
     environment, problems = sample.environment, []
     for split in environment.splits:
-        twice = [[task.task_id for task in _first(environment, split, sample.num_ids)] for _ in range(2)]
-        if twice[0] != twice[1]:
+        tasks = list(_first(environment, split, max(sample.num_tasks, sample.num_ids)))
+        again = [task.task_id for task in _first(environment, split, len(tasks))]
+        sample.tasks += tasks[: sample.num_tasks]
+        sample.ids[split] = [task.task_id for task in tasks]
+        if sample.ids[split] != again:
             problems.append(f"split {split} yields other tasks the second time")
-        if not twice[0]:
+        if not tasks:
             problems.append(f"split {split} is empty")
     return problems
 
@@ -101,11 +104,10 @@ async def _deterministic(sample: Sample) -> list[str]:
 async def _distinct(sample: Sample) -> list[str]:
     seen: dict[str, str] = {}
     problems = []
-    for split in sample.environment.splits:
-        for task in _first(sample.environment, split, sample.num_ids):
-            if task.task_id in seen:
-                problems.append(f"task {task.task_id} of {split} is also in {seen[task.task_id]}")
-            seen[task.task_id] = split
+    for split, ids in sample.ids.items():
+        problems += [f"task {key} of {split} is also in {seen[key]}" for key in ids if key in seen]
+        problems += [f"split {split} repeats tasks"] * (len(set(ids)) < len(ids))
+        seen.update(dict.fromkeys(ids, split))
     return problems
 
 
@@ -167,16 +169,24 @@ async def _hard_coder(sample: Sample) -> list[str]:
 
 
 async def _hidden(sample: Sample) -> list[str]:
-    problems = []
+    """No private text stands in a prompt or tool; a text that also shows where it is not private is a word."""
+    shown, secrets = {}, {}
     for task in sample.tasks:
         session = await sample.environment.open(task, seed=sample.seed)
-        shown = " ".join(
-            [*(turn.text for turn in task.prompt), *(tool.model_dump_json() for tool in session.tools)]
-        )
+        texts = [*(turn.text for turn in task.prompt), *(tool.model_dump_json() for tool in session.tools)]
         await session.close()
-        secrets = [text for text in _texts(task.private_value()) if len(text) >= _MIN_SECRET_LENGTH]
-        problems += [f"{text!r:.60} of {task.task_id} shows" for text in secrets if text in shown]
-    return problems
+        shown[task.task_id] = "\n".join(texts)
+        secrets[task.task_id] = set(_texts(task.private_value()))
+    leaks = [
+        (key, text)
+        for key, texts in secrets.items()
+        for text in sorted(texts)
+        if len(text) >= _MIN_SECRET_LENGTH and text in shown[key]
+    ]
+    words = {
+        text for _, text in leaks if any(text in shown[key] and text not in secrets[key] for key in shown)
+    }
+    return [f"{text!r:.60} of {key} shows" for key, text in leaks if text not in words]
 
 
 async def _no_influence(sample: Sample) -> list[str]:
@@ -189,9 +199,7 @@ async def _no_influence(sample: Sample) -> list[str]:
         answers = await _answers(session, sample.gold_calls(task))
         await session.close()
         if answers != _observed(sample.gold[task.task_id]):
-            problems.append(
-                f"tools of {task.template} {task.task_id} answer differently when its private part differs"
-            )
+            problems.append(f"tools of {task.template} {task.task_id} depend on its private part")
     return problems
 
 
@@ -229,9 +237,7 @@ async def _snapshots(sample: Sample) -> list[str]:
             fresh.restore(kept)
             elsewhere = await _answers(fresh, calls[index:], prefix=f"at{index}")
             if not expected == again == elsewhere:
-                problems.append(
-                    f"{task.template} {task.task_id} answers differently after restore at call {index}"
-                )
+                problems.append(f"{task.template} {task.task_id} differs after restore at call {index}")
             session.restore(kept)
             await _answers(session, calls[index : index + 1], prefix="on")
         await asyncio.gather(session.close(), fresh.close())
@@ -278,7 +284,7 @@ CHECKS: dict[str, Check] = {
     "snapshots are faithful": _snapshots,
     "repeated calls run once": _repeats,
 }
-"""In this order: later checks use the dialogues that `gold scores 1` recorded."""
+"""In this order: the first takes the sample, `gold scores 1` records the dialogues that later ones use."""
 
 
 async def _answers(session: Session, calls: Sequence[ToolCall], *, prefix: str = "replay") -> list[Any]:
