@@ -121,7 +121,8 @@ class Store:
         """Add a record to its table (a trajectory without reward to the failures).
 
         Returns once the row would survive the death of this process. RecordError where the record breaks
-        its own model, StoreError where the disk is full; then nothing was added.
+        its own model, StoreError where the disk is full; its message says what is safe. Every SEAL_ROWS rows
+        it seals, which takes some seconds.
         """
         log = self._writer()
         kind, key = schema.kind_of(record), schema.record_id(record)

@@ -134,7 +134,7 @@ def test_an_old_unsynced_row_is_synced_by_the_next_append(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr(journal.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("data.journal.time.monotonic", lambda: now[0])
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(descriptor))
     log = Journal(path, sync_rows=100, sync_seconds=2.0)
