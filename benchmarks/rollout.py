@@ -4,8 +4,9 @@
     python -m benchmarks.rollout fast        # one scenario in this process
     python -m benchmarks.rollout compare     # 64 trajectories: this loop, then TRL's tool loop
 
-Engine and tools only wait, so what the ratio shows above 1 is the loop's own. `own CPU` is the
-process's CPU time less that of bare coroutines making the same waits.
+Engine and tools only wait, so what a ratio shows above 1 is the loop's own. `ideal` is a discrete-event
+run of the same trace without overhead, `bound` what no scheduler can beat. `own CPU` is the process's
+CPU time less that of bare coroutines making the same waits.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.trace import Rate, SimulatedServer, Step, ideal_makespan, make_trace
+from benchmarks.trace import Rate, SimulatedServer, Step, ideal_makespan, lower_bound, make_trace
 from data import canonical
 from data.messages import ToolResult, ToolSpec, Turn, system, text_parts, user
 from data.tasks import Budget, Task
@@ -220,6 +221,7 @@ def measure(name: str, *, seed: int = 0) -> dict[str, Any]:
         for pair in zip(sampled, trace, strict=True)
     ]
     ideal = ideal_makespan(work, scenario.rate, scenario.in_flight)
+    bound = lower_bound(work, scenario.rate, scenario.in_flight)
     ours = asyncio.run(run_loop(trace, sampled, scenario))
     bare = asyncio.run(run_bare(sampled, trace, scenario))
     return {
@@ -229,8 +231,10 @@ def measure(name: str, *, seed: int = 0) -> dict[str, Any]:
         "turns": sum(map(len, trace)),
         "tokens": sum(tokens for steps in work for tokens, _ in steps),
         "ideal_s": round(ideal, 3),
+        "bound_s": round(bound, 3),
         "wall_s": round(ours["wall"], 3),
-        "ratio": round(ours["wall"] / ideal, 4),
+        "wall_over_ideal": round(ours["wall"] / ideal, 4),
+        "wall_over_bound": round(ours["wall"] / bound, 4),
         "cpu_ms_per_trajectory": round(1000 * ours["cpu"] / len(trace), 3),
         "own_cpu_ms_per_trajectory": round(1000 * (ours["cpu"] - bare) / len(trace), 3),
         "memory_mib": round(ours["mib"], 1),

@@ -123,7 +123,7 @@ def main() -> None:
         "trajectories": len(trace),
         "ideal_s": round(ideal, 3),
         "wall_s": round(wall, 3),
-        "ratio": round(wall / ideal, 4),
+        "wall_over_ideal": round(wall / ideal, 4),
         "cpu_ms_per_trajectory": round(1000 * cpu / len(trace), 3),
         "memory_mib": round(memory / 1024, 1),
     }

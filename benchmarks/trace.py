@@ -84,8 +84,19 @@ class SharedServer:
         return finished
 
 
+def lower_bound(work: Sequence[Sequence[tuple[int, float | None]]], rate: Rate, in_flight: int) -> float:
+    """Seconds no scheduler can beat: the longest rollout alone on the server, or all tokens at full rate."""
+    alone = max(sum(tokens / rate(1) + (seconds or 0.0) for tokens, seconds in steps) for steps in work)
+    fastest = max(rate(batch) for batch in range(1, in_flight + 1))
+    return max(alone, sum(tokens for steps in work for tokens, _ in steps) / fastest)
+
+
 def ideal_makespan(work: Sequence[Sequence[tuple[int, float | None]]], rate: Rate, in_flight: int) -> float:
-    """Seconds the trace takes without any overhead; `work` is (tokens, tool seconds) per rollout and step."""
+    """Seconds the trace takes without any overhead, `in_flight` rollouts started at once.
+
+    `work` is (tokens, tool seconds) per rollout and step. A real run can come out slightly below it:
+    its rollouts start one after the other, and whoever starts first is served by a smaller batch.
+    """
     server, tools, waiting = SharedServer(rate), list[tuple[float, int]](), iter(range(len(work)))
     position = [0] * len(work)
     now, finished = 0.0, list[int]()

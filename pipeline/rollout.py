@@ -23,6 +23,7 @@ from pipeline.rollout_author import Draw, SamplingAuthor
 from pipeline.rollout_episode import Episode, Identity
 from pipeline.rollout_pool import Emit, pooled
 from pipeline.rollout_settings import ContextPolicy, Deadlines, InlineFormat, Mode, RolloutSettings
+from pipeline.rollout_tokens import PromptCache
 
 __all__ = [
     "ContextPolicy",
@@ -78,11 +79,13 @@ async def rollout(
     policy: Policy | None = None,
     run_id: str = "",
     group_deadline: float | None = None,
+    prompts: PromptCache | None = None,
 ) -> Trajectory:
     """One episode, recorded. An attempt repeats the draws of the attempt before it.
 
-    `usage.prompt_tokens` counts every token of the segments that was not sampled. Raises ConfigError,
-    MissingExtraError and BudgetExceededError; every other failure is on the record, without a reward.
+    `prompts` is shared by the rollouts of a batch. `usage.prompt_tokens` counts every token of the
+    segments that was not sampled. Raises ConfigError, MissingExtraError and BudgetExceededError; every
+    other failure is on the record, without a reward.
     """
     policy = policy or make_policy(engine, renderer=renderer, sampling=sampling, settings=settings)
     group_id = group_id or make_group_id(task.task_id, synthesizer, policy, seed)
@@ -94,6 +97,7 @@ async def rollout(
         draw=Draw(task.task_id, seed, rollout_index),
         max_tokens=task.budget.max_tokens,
         affinity=group_id,
+        prompts=prompts,
     )
     identity = Identity(
         group_id=group_id,
@@ -128,7 +132,7 @@ async def rollouts(
     infra_failure is followed by up to `infra_retries` more. Closing the iterator closes all sessions.
     """
     policy = policy or make_policy(engine, renderer=renderer, sampling=sampling, settings=settings)
-    groups = _GroupClock(settings.deadlines.group)
+    groups, prompts = _GroupClock(settings.deadlines.group), PromptCache(renderer)
 
     async def play(job: Job, emit: Emit[Trajectory]) -> None:
         group_id = job.group_id or make_group_id(job.task.task_id, synthesizer, policy, job.seed)
@@ -148,6 +152,7 @@ async def rollouts(
                 policy=policy,
                 run_id=run_id,
                 group_deadline=groups.deadline(group_id),
+                prompts=prompts,
             )
             await emit(trajectory)
             if trajectory.termination is not Termination.INFRA_FAILURE:

@@ -18,7 +18,13 @@ from pipeline.engines.base import Completion, Engine, FinishReason, Sampling
 from pipeline.errors import EngineProtocolError
 from pipeline.renderers.base import Renderer
 from pipeline.rollout_settings import ContextPolicy, Mode, RolloutSettings
-from pipeline.rollout_tokens import CallProtocol, ChatProtocol, InlineProtocol, SegmentBuilder
+from pipeline.rollout_tokens import (
+    CallProtocol,
+    ChatProtocol,
+    InlineProtocol,
+    PromptCache,
+    SegmentBuilder,
+)
 
 DROPPED = "[result dropped]"
 """What stands in place of a tool result that drop_old_results removed."""
@@ -87,7 +93,9 @@ class SamplingAuthor:
         draw: Draw,
         max_tokens: int,
         affinity: str,
+        prompts: PromptCache | None = None,
     ) -> None:
+        self.prompts = prompts or PromptCache(renderer, size=1)
         self.engine, self.renderer, self.settings = engine, renderer, settings
         self.draw, self.affinity = draw, affinity
         self.protocol: CallProtocol
@@ -107,11 +115,14 @@ class SamplingAuthor:
     def begin(self, turns: Sequence[Turn], tools: tuple[ToolSpec, ...]) -> None:
         """Render everything anew: the first prompt, or a prompt that no longer extends what was shown."""
         shown = self.protocol.shown(tools)
-        builder = SegmentBuilder(self.renderer.render(drop_results(turns, self._dropped), shown), shown)
-        before = len(self._builder) if self._builder else 0
-        if self._builder is not None:
+        before = 0
+        if self._builder is None:
+            rendered = self.prompts.render(self.draw.task_id, turns, shown)
+        else:
+            rendered = self.renderer.render(drop_results(turns, self._dropped), shown)
+            before = len(self._builder)
             self._closed.append(self._builder)
-        self._builder = builder
+        self._builder = builder = SegmentBuilder(rendered, shown)
         self._spend(max(0, len(builder) - before), size=len(builder))
 
     async def write(self, turns: Sequence[Turn]) -> Written:

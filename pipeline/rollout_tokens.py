@@ -53,6 +53,23 @@ class SegmentBuilder:
         )
 
 
+class PromptCache:
+    """First prompts by task and tools, so that the rollouts of a group render theirs once."""
+
+    def __init__(self, renderer: Renderer, *, size: int = 256) -> None:
+        self._renderer, self._size = renderer, size
+        self._prompts: dict[tuple[str, tuple[ToolSpec, ...]], Rendered] = {}
+
+    def render(self, task_id: str, turns: Sequence[Turn], tools: tuple[ToolSpec, ...]) -> Rendered:
+        """`turns` is the prompt of `task_id`. The result is shared: read it, never change it."""
+        key = (task_id, tools)
+        if key not in self._prompts:
+            if len(self._prompts) == self._size:
+                del self._prompts[next(iter(self._prompts))]
+            self._prompts[key] = self._renderer.render(turns, tools)
+        return self._prompts[key]
+
+
 class CallProtocol(Protocol):
     """How calls are read out of sampled tokens and how answers follow them."""
 

@@ -13,6 +13,7 @@ from pipeline.engines.base import Completion, Sampling
 from pipeline.errors import BudgetExceededError, EngineError
 from pipeline.renderers.chatml import ChatMLRenderer
 from pipeline.rollout import Deadlines, Job, RolloutSettings, rollouts
+from pipeline.rollout_tokens import PromptCache
 from tests.pipeline.rollout_world import Speaker, Speech, World, call_text, make_task
 from tests.tiny import make_tiny_tokenizer
 
@@ -183,6 +184,36 @@ def test_exhausted_money_stops_the_batch(renderer: ChatMLRenderer) -> None:
     with pytest.raises(BudgetExceededError):
         gather(Speaker(renderer, lambda ids, sampling: BudgetExceededError("0")), jobs(5), world=world)
     assert world.opened == world.closed
+
+
+class CountingRenderer:
+    """Counts how often a whole prompt is rendered."""
+
+    def __init__(self, inner: ChatMLRenderer) -> None:
+        self.inner, self.count = inner, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def render(self, *args: Any, **more: Any) -> Any:
+        self.count += 1
+        return self.inner.render(*args, **more)
+
+
+def test_a_group_renders_its_prompt_once_and_shares_nothing_else(renderer: ChatMLRenderer) -> None:
+    counting = CountingRenderer(renderer)
+    engine = Speaker(renderer, seeded)
+    engine.renderer = counting  # type: ignore[assignment]
+    assert digests(gather(engine, jobs(3))) == digests(gather(Speaker(renderer, seeded), jobs(3)))
+    assert counting.count == 3
+
+
+def test_prompt_cache_forgets_the_oldest(renderer: ChatMLRenderer) -> None:
+    counting = CountingRenderer(renderer)
+    cache = PromptCache(counting, size=1)
+    for name in ("a", "a", "b", "a"):
+        assert cache.render(name, make_task().prompt, ()) == renderer.render(make_task().prompt, ())
+    assert counting.count == 3
 
 
 def test_no_jobs_no_trajectories(renderer: ChatMLRenderer) -> None:
