@@ -28,7 +28,7 @@ def dumps(value: Any, *, sort_keys: bool = False) -> str:
 
 def loads(text: str) -> Any:
     """Inverse of `dumps`; also refuses the non-standard literals NaN and Infinity."""
-    return json.loads(text, parse_constant=_refuse_constant)
+    return _DECODER.decode(text)
 
 
 def digest(*values: Any, length: int = 32) -> str:
@@ -38,3 +38,6 @@ def digest(*values: Any, length: int = 32) -> str:
 
 def _refuse_constant(name: str) -> None:
     raise RecordError(f"JSON text holds {name}, which is not JSON; write null or a string instead")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)

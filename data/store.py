@@ -6,8 +6,8 @@ Decided here:
 
 - **Each id once, the latest append wins.** A verdict that is given again replaces the earlier one. A new
   attempt of a rollout has an id of its own (`make_trajectory_id`), so both attempts are kept.
-- `append` survives the death of the process, `flush` power loss. `seal` may be killed at any point: the
-  next `create_or_open` finishes it.
+- `append` survives the death of the process, `flush` power loss. `seal` may be killed at any point: until
+  the next journal exists, the old one has every row and its shards count for nothing.
 - One writer (a lock), one thread; any number of readers, which see the journal as it was when they opened.
 
 Not covered: what a stage means (`flows.stages`), publishing (`data.publish`).
@@ -62,7 +62,7 @@ class Store:
     def create_or_open(
         cls, root: Path, recipe_: Mapping[str, Any], *, volatile: Collection[str] = ()
     ) -> Self:
-        """Open `root` for writing, making it if need be; finishes what a killed writer left.
+        """Open `root` for writing, making it if need be; clears up what a killed writer left half-made.
 
         `volatile` names the dotted recipe keys that may differ from the stored recipe. ConfigError where
         another key differs, StoreError where another process writes or the journal is damaged.
@@ -144,6 +144,7 @@ class Store:
         if not any(self._index.values()):
             return
         generation = int(log.path.stem)
+        self._discard_shards(generation)
         for kind, offsets in self._index.items():
             self._seal_kind(kind, offsets, generation, shard_rows)
         faults.kill_point("journal.truncate.before")
@@ -269,6 +270,13 @@ class Store:
             shards.write_shard(self.root / kind / shards.shard_name(generation, number), kind, rows)
             number += 1
 
+    def _discard_shards(self, generation: int) -> None:
+        """Remove what an unfinished seal of this journal left; the journal still has all of its rows."""
+        for kind in Kind:
+            for path in self._shards(kind):
+                if shards.generation_of(path) == generation:
+                    path.unlink()
+
     def _recover(self) -> None:
         logs = sorted(self._journal_folder.glob("*.log"))
         sealed = [shards.generation_of(path) for kind in Kind for path in self._shards(kind)]
@@ -283,8 +291,7 @@ class Store:
         if tail.torn:
             log.cut(tail.end)
             self.torn_bytes = tail.torn
-        if int(log.path.stem) in sealed:
-            self.seal()
+        self._discard_shards(int(log.path.stem))
 
     def _start_journal(self, generation: int) -> None:
         path = self._journal_folder / f"{generation:05d}.log"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -252,6 +253,29 @@ def test_appends_seal_by_themselves(root: Path, monkeypatch: pytest.MonkeyPatch)
             store.append(records.make_verdict(n))
         assert len(list((root / "verdicts").glob("*.parquet"))) == 2
         assert len(list(store.verdicts())) == 25
+
+
+def test_a_seal_that_failed_half_way_is_done_over(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Store.create_or_open(root, RECIPE) as store:
+        fill(store)
+        before = digests(store)
+        real, left = shards.write_shard, [3]
+
+        def write_shard(path: Path, kind: Kind, lines: Iterable[bytes]) -> int:
+            left[0] -= 1
+            if left[0] < 0:
+                raise StoreError("no space left")
+            return real(path, kind, lines)
+
+        monkeypatch.setattr(shards, "write_shard", write_shard)
+        with pytest.raises(StoreError, match="no space left"):
+            store.seal(shard_rows=4)
+        assert len(list(root.glob("*/*.parquet"))) == 3
+        assert digests(store) == before
+        left[0] = 1000
+        store.seal(shard_rows=50)
+        assert len(list(root.glob("*/*.parquet"))) == len(Kind)
+        assert digests(store) == before
 
 
 def test_manifests_are_written_last_and_read_back(root: Path) -> None:
