@@ -19,11 +19,10 @@ def silent(line: str) -> None:
 
 @dataclass
 class Meter:
-    """Counts finished episodes of one stage. `total` is the number planned, done ones included."""
+    """Counts the episodes this process finished. `total` is the number planned for the whole stage."""
 
     total: int
     clock: Callable[[], float] = time.monotonic
-    done_before: int = 0
     finished: int = 0
     rewarded: int = 0
     solved: int = 0
@@ -51,10 +50,10 @@ class Meter:
     def line(self) -> str:
         """One status line: progress, rates, solve rate, endings that were not normal, time left."""
         rate = self.finished / self.seconds
-        left = (self.total - self.done_before - self.finished) / rate if rate else float("nan")
+        left = f"{max(self.total - self.finished, 0) / rate:.0f} s left" if rate else "nothing to do"
         solve = f"{self.solved / self.rewarded:.0%}" if self.rewarded else "-"
         odd = " ".join(f"{kind}={count}" for kind, count in self.endings.most_common())
         return (
-            f"{self.done_before + self.finished}/{self.total} episodes, {self.tokens / self.seconds:.0f} tokens/s, "
-            f"{rate:.1f} episodes/s, solved {solve}, {left:.0f} s left" + (f", {odd}" if odd else "")
+            f"{self.finished}/{self.total} episodes, {self.tokens / self.seconds:.0f} tokens/s, "
+            f"{rate:.1f} episodes/s, solved {solve}, {left}" + (f", {odd}" if odd else "")
         )

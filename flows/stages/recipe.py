@@ -1,8 +1,8 @@
 """The recipe: the frozen configuration of a run, read from YAML, checked once, stored resolved.
 
-A recipe names what to do; it holds no live object and imports nothing heavy. Sections of the trainers
-are plain mappings here and are checked by `rl` when a training stage is planned, so that a machine
-without torch can still read, curate and report. Not covered: where a run lives (`data.store`).
+A recipe names what to do; it holds no live object and imports nothing heavy. The settings of the
+trainers are plain mappings here and are checked by `rl` when a training stage starts. Not covered:
+where a run lives (`flows.stages.run`).
 """
 
 from __future__ import annotations
@@ -72,6 +72,28 @@ class CurateSection(Section):
     """Curate only trajectories of these synthesizers; empty = all."""
 
 
+class SftSection(Section):
+    """Supervised fine-tuning."""
+
+    data: str = "curated"
+    """`curated`, or the name of a synthesizer: its successful trajectories as they are in the store."""
+    settings: dict[str, Any] = {}
+    """Fields of `rl.sft.SftConfig`."""
+
+
+class GrpoSection(Section):
+    """Reinforcement learning from a model that can already act."""
+
+    split: str = "train"
+    tasks: int = Field(default=64, ge=1)
+    """Tasks the steps take in turn."""
+    skip: int = Field(default=0, ge=0)
+    only_measured: bool = True
+    """Train on the tasks whose measured solve rate in the store is neither 0 nor 1, where there are any."""
+    settings: dict[str, Any] = {}
+    """Fields of `rl.grpo.GrpoConfig`."""
+
+
 class EvalSection(Section):
     """Evaluation: free-running episodes on tasks that training never saw."""
 
@@ -93,10 +115,8 @@ class Recipe(Section):
     synth: dict[str, SynthSection] = {}
     """Stage name -> synthesis."""
     curate: CurateSection = CurateSection()
-    sft: dict[str, Any] = {}
-    """Fields of `rl.sft.SftConfig`."""
-    grpo: dict[str, Any] = {}
-    """Fields of `rl.grpo.GrpoConfig`."""
+    sft: SftSection = SftSection()
+    grpo: GrpoSection = GrpoSection()
     evaluate: EvalSection = EvalSection()
 
 

@@ -1,0 +1,71 @@
+"""The command line: `trajsmith VERB ...`. Parses, prints, and turns errors into exit codes.
+
+Exit codes: 0 done; 1 a check or gate failed; 2 the input is wrong (recipe, path, option); 3 a server,
+environment or judge failed; 4 a run directory cannot be read or written; 5 a budget is used up; 130
+interrupted. After any of them the same command goes on where it stopped. A traceback is a bug of ours.
+Heavy imports wait until a verb runs.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from data.errors import TrajsmithError
+from flows.commands import inspect, make, serve, show
+
+app = typer.Typer(
+    name="trajsmith",
+    help="Synthesise tool-use trajectories, curate them, train on them, and see what the model learned.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+env = typer.Typer(help="Environments.", no_args_is_help=True)
+train = typer.Typer(help="Train a model on a run.", no_args_is_help=True)
+
+app.command("serve")(serve.serve)
+env.command("check")(inspect.env_check)
+env.command("list")(inspect.env_list)
+app.add_typer(env, name="env")
+app.command("synth")(make.synth)
+app.command("curate")(make.curate)
+train.command("sft")(make.sft)
+train.command("grpo")(make.grpo)
+app.add_typer(train, name="train")
+app.command("eval")(make.evaluate)
+app.command("diagnose")(show.diagnose)
+app.command("report")(show.report)
+app.command("publish")(show.publish)
+app.command("view")(show.view)
+app.command("audit")(show.audit)
+app.command("doctor")(inspect.doctor)
+app.command("demo")(make.demo)
+app.command("prove")(make.prove)
+
+
+def main() -> None:
+    """Entry point of the `trajsmith` command."""
+    try:
+        app(standalone_mode=False)
+    except typer.Exit as leaving:
+        sys.exit(leaving.exit_code)
+    except (typer.Abort, KeyboardInterrupt):
+        _fail("interrupted; the same command goes on where this one stopped", 130)
+    except TrajsmithError as error:
+        _fail(str(error), error.exit_code)
+    except Exception as error:
+        usage = getattr(error, "format_message", None)
+        if usage is None:
+            raise
+        _fail(usage(), 2)
+
+
+def _fail(message: str, code: int) -> None:
+    print(f"trajsmith: {message}", file=sys.stderr)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

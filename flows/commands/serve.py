@@ -1,0 +1,35 @@
+"""`trajsmith serve`: a vLLM server in the foreground, ended whole with Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from typing import Annotated
+
+import typer
+
+from flows.commands.common import StatusLines
+
+
+def serve(
+    model: Annotated[str, typer.Argument(help="A model directory or a known name (smollm2).")],
+    port: Annotated[int, typer.Option(help="0 = any free port.")] = 8000,
+    name: Annotated[str, typer.Option(help="Model name in requests.")] = "policy",
+    max_model_len: Annotated[int, typer.Option(help="Longest prompt plus completion, tokens.")] = 2048,
+    max_num_seqs: Annotated[int, typer.Option(help="Sequences decoded together.")] = 32,
+    lora: Annotated[bool, typer.Option(help="Let adapters be pushed.")] = False,
+) -> None:
+    """Serve a model on 127.0.0.1 until Ctrl-C."""
+    from pipeline.server import ModelServer, ServerSettings
+    from rl.models import resolve_model
+
+    say = StatusLines()
+    settings = ServerSettings(
+        served_name=name, port=port, max_model_len=max_model_len, max_num_seqs=max_num_seqs, lora=lora
+    )
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    with ModelServer(resolve_model(model), settings=settings) as server:
+        say(f"{model} is served as {name!r} at {server.url}; log: {server.log_path}; Ctrl-C ends it")
+        while not stop.wait(1.0) and server.is_running:
+            pass

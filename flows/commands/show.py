@@ -1,0 +1,87 @@
+"""The verbs that show or hand on what a run holds: diagnose, report, publish, view, audit."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from flows.commands.common import DryRunOption, JsonOption, RunArgument, percent, print_json
+
+
+def diagnose(run: RunArgument, as_json: JsonOption = False) -> None:
+    """Where the policy is strong and weak, by capability: success and failure kinds with intervals."""
+    from data.store import Store
+    from flows.stages.report import diagnose_run
+    from pipeline.errors import ConfigError
+
+    with Store.open(run) as store:
+        diagnosis, of_what = diagnose_run(store)
+    if diagnosis is None:
+        raise ConfigError(f"{run} holds no trajectories to diagnose; run `trajsmith eval` or `synth` first")
+    if as_json:
+        print_json(diagnosis.model_dump(mode="json"))
+        return
+    typer.echo(f"diagnosis of {of_what}: {diagnosis.num_trajectories} trajectories")
+    for group in (diagnosis.overall, *diagnosis.by_tag):
+        found = group.success
+        kinds = ", ".join(f"{share.kind} {share.rate.successes}" for share in group.failures)
+        shown = percent(found.successes, found.trials, found.low, found.high)
+        typer.echo(f"{group.name or 'all':24s} {shown:28s} {kinds}")
+
+
+def report(run: RunArgument) -> None:
+    """Write report/index.html (opens offline) and report/report.json."""
+    from data.store import Store
+    from flows.stages.report import report as write
+    from rl.models import model_label
+
+    with Store.open(run) as store:
+        typer.echo(write(store, model_label=model_label(store.recipe["policy"]["model"])))
+
+
+def publish(
+    run: RunArgument,
+    to: Annotated[str, typer.Option(help="A folder, or hub:USER/NAME.")],
+    license_id: Annotated[str, typer.Option("--license", help="SPDX id for the card.")] = "other",
+    public: Annotated[bool, typer.Option("--public", help="Make the hub repository public.")] = False,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Publish the curated trajectories: messages, tokens and records, with a card; leaks are refused."""
+    from data.publish import publish as send
+    from data.store import Store
+    from rl.models import model_label
+
+    with Store.open(run) as store:
+        label = model_label(store.recipe["policy"]["model"])
+        done = send(
+            store, to=to, license_id=license_id, model_label=label, private=not public, dry_run=dry_run
+        )
+    for name, size in done.files.items():
+        typer.echo(f"{size:12,d}  {name}")
+    rows = ", ".join(f"{view} {count}" for view, count in done.counts.items())
+    typer.echo(f"{'would publish' if dry_run else 'published'} to {done.target}: {rows}")
+
+
+def view(run: RunArgument, port: Annotated[int, typer.Option(help="0 = any free port.")] = 8765) -> None:
+    """Browse the run's trajectories at a local page, tokens coloured by span."""
+    from data.store import Store
+    from flows.stages.show import open_view
+
+    with Store.open(run) as store, open_view(store, port=port) as (server, url):
+        typer.echo(f"{run} is shown at {url}; Ctrl-C ends it")
+        server.serve_forever()
+
+
+def audit(
+    run: RunArgument,
+    count: Annotated[int, typer.Option(help="Trajectories to print.")] = 1,
+    trajectory_id: Annotated[str, typer.Option("--id", help="This one instead.")] = "",
+) -> None:
+    """Print trajectories coloured by span, and check every mask; exit code 1 where a mask is wrong."""
+    from data.store import Store
+    from flows.stages.show import audit_run
+
+    with Store.open(run) as store:
+        if not audit_run(store, count=count, trajectory_id=trajectory_id):
+            raise typer.Exit(1)

@@ -1,0 +1,97 @@
+"""The curation stage: the store's trajectories through the recipe's filters into `curated/`.
+
+Verdicts are stored, rejects are never copied; the funnel is what the report and the card print. Where
+a filter compares with gold, tasks that no demonstration in the store solved are played once by the
+environment's gold, in this process and unrecorded. Not covered: which filters exist (`filters`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from data.messages import Record
+from data.store import Store
+from data.trajectories import Trajectory
+from data.verdicts import Verdict
+from filters import FILTERS, build_filters
+from filters.base import Replay, run_filters
+from filters.efficiency import Efficiency, demonstrated_lengths
+from filters.funnel import FunnelCounts
+from filters.mix import Mix, MixRow
+from flows.stages.progress import Say, silent
+from flows.stages.recipe import CurateSection
+from pipeline.environments.base import Environment
+from pipeline.errors import ConfigError
+from pipeline.renderers.base import Renderer
+from pipeline.reporting.content import FunnelRow
+from synthesizers.demonstration import Demonstration
+
+
+class Curation(Record):
+    """What curation did."""
+
+    seen: int
+    kept: int
+    funnel: tuple[FunnelRow, ...]
+    mix: tuple[MixRow, ...] = ()
+    """The difficulty mix that was reached, where the chain has one."""
+
+
+async def curate(
+    store: Store, section: CurateSection, *, environment: Environment, renderer: Renderer, say: Say = silent
+) -> Curation:
+    """Judge every trajectory of the section's synthesizers, write verdicts and `curated/`.
+
+    Raises ConfigError where nothing is left: training on nothing is never what was meant.
+    """
+    pool = Replay(lambda: _pool(store, section))
+    lengths = await _gold_lengths(store, section, environment, renderer)
+    filters = build_filters(section.filters, gold_length=lengths.get)
+    funnel = FunnelCounts(filter_.name for filter_ in filters)
+
+    def on_verdict(verdict: Verdict) -> None:
+        funnel(verdict)
+        store.append(verdict)
+
+    store.seal()
+    kept = store.write_curated(run_filters(pool, filters, on_verdict), lambda: _card(store, funnel))
+    store.seal()
+    mix = next((filter_.report() for filter_ in filters if isinstance(filter_, Mix)), ())
+    result = Curation(seen=sum(1 for _ in pool), kept=kept, funnel=funnel.rows(), mix=mix)
+    say(f"curated {result.kept} of {result.seen} trajectories")
+    if not result.kept:
+        reasons = "; ".join(f"{row.name}: {row.reasons[0].reason}" for row in result.funnel if row.reasons)
+        raise ConfigError(f"curation kept none of {result.seen} trajectories ({reasons}); loosen the filters")
+    return result
+
+
+def _pool(store: Store, section: CurateSection) -> Iterator[Trajectory]:
+    """The trajectories the section is about."""
+    for trajectory in store.trajectories():
+        if not section.synthesizers or trajectory.synthesizer in section.synthesizers:
+            yield trajectory
+
+
+async def _gold_lengths(
+    store: Store, section: CurateSection, environment: Environment, renderer: Renderer
+) -> dict[str, int]:
+    """Gold calls per task, only where a filter of the section compares with them."""
+    if all(FILTERS.get(str(row.get("name"))) is not Efficiency for row in section.filters):
+        return {}
+    lengths = demonstrated_lengths(store.trajectories())
+    missing = [task for task in store.tasks() if task.task_id not in lengths]
+    demonstrator = Demonstration(environment=environment, renderer=renderer)
+    played = [trajectory async for trajectory in demonstrator.synthesize(missing)]
+    return lengths | demonstrated_lengths(played)
+
+
+def _card(store: Store, funnel: FunnelCounts) -> str:
+    """The README.md beside the curated shards."""
+    reasons = {row.name: ", ".join(f"{r.reason} {r.count}" for r in row.reasons) for row in funnel.rows()}
+    rows = "\n".join(
+        f"| {row.name} | {row.seen} | {row.kept} | {reasons[row.name]} |" for row in funnel.rows()
+    )
+    return (
+        f"# Curated trajectories of {store.root.name}\n\n| filter | seen | kept | reasons |\n"
+        f"| --- | ---: | ---: | --- |\n{rows}\n\n`trajsmith publish` writes the full card.\n"
+    )

@@ -1,0 +1,155 @@
+"""The evaluation stage: free-running episodes on held-out tasks, summarised with intervals.
+
+Episodes are written by the synthesis stage into a directory of their own, so that an evaluation resumes
+and held-out episodes cannot reach the training store. Success = verifier total >= 1. Valid-call rate =
+share of assistant turns that attempt a call whose every call parses and fits the shown schemas.
+Episodes the infrastructure broke are in no rate; their number stands beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from data.messages import Record
+from data.store import Store
+from data.trajectories import Trajectory
+from flows.stages.policy import LivePolicy
+from flows.stages.progress import Say, silent
+from flows.stages.recipe import EvalSection, SynthSection
+from flows.stages.synthesize import make_synthesizer, select_tasks, synthesize
+from pipeline.checks.stats import Comparison, paired_bootstrap
+from pipeline.diagnosis.diagnose import valid_call_rate
+from pipeline.environments.base import Environment
+from pipeline.errors import ConfigError
+from pipeline.reporting.content import Rate, ResultRow, rate
+
+
+class Outcome(Record):
+    """Success of one task, the mean over its episodes."""
+
+    task_id: str
+    template: str
+    success: float
+
+
+class Evaluation(Record):
+    """One policy on one split at one temperature."""
+
+    name: str
+    split: str
+    temperature: float
+    success: Rate
+    """Over episodes."""
+    valid_calls: Rate
+    by_template: tuple[ResultRow, ...]
+    outcomes: tuple[Outcome, ...]
+    """Sorted by task id: what paired comparisons need."""
+    infra_failures: int
+    generated_tokens: int
+
+    @property
+    def group(self) -> str:
+        """How reports group rows: split and temperature."""
+        return f"{self.split}, temperature {self.temperature:g}"
+
+    def row(self) -> ResultRow:
+        """The evaluation as a row of a report."""
+        note = f"{self.infra_failures} episodes broken by infrastructure" if self.infra_failures else ""
+        return ResultRow(
+            name=self.name, group=self.group, success=self.success, valid_calls=self.valid_calls, note=note
+        )
+
+
+async def evaluate(
+    root: Path,
+    *,
+    name: str,
+    environment: Environment,
+    policy: LivePolicy,
+    section: EvalSection,
+    seed: int,
+    say: Say = silent,
+) -> Evaluation:
+    """Run the missing episodes of `name` into `root` and summarise all of them."""
+    if section.rollouts > 1 and section.temperature == 0:
+        raise ConfigError("evaluate.rollouts > 1 at temperature 0 repeats one episode; set a temperature")
+    acting = policy.at(section.temperature)
+    identity = {
+        "evaluation": name,
+        "environment": environment.name,
+        "environment_version": environment.version,
+        "weights": policy.engine.weights_version,
+        "seed": seed,
+        **section.model_dump(),
+    }
+    with Store.create_or_open(root, identity, volatile=("tasks",)) as store:
+        tasks = select_tasks(environment, section.split, count=section.tasks)
+        plan = SynthSection(
+            synthesizer="rejection_sampling", tasks=section.tasks, options={"k": section.rollouts}
+        )
+        synthesizer = make_synthesizer(plan, environment=environment, policy=acting, store=store, seed=seed)
+        await synthesize(store, synthesizer, tasks, planned=len(tasks) * section.rollouts, say=say)
+        wanted = {task.task_id for task in tasks}
+        rows = [row for row in store.trajectories() if row.task_id in wanted]
+        failures = sum(1 for row in store.failures() if row.task_id in wanted)
+    return summarise(rows, name=name, section=section, infra_failures=failures)
+
+
+def summarise(
+    rows: list[Trajectory], *, name: str, section: EvalSection, infra_failures: int = 0
+) -> Evaluation:
+    """An Evaluation of finished episodes."""
+    return Evaluation(
+        name=name,
+        split=section.split,
+        temperature=section.temperature,
+        success=_success(rows),
+        valid_calls=valid_call_rate(rows),
+        by_template=tuple(
+            ResultRow(name=template, group=name, success=_success(some), valid_calls=valid_call_rate(some))
+            for template, some in _grouped(rows)
+        ),
+        outcomes=_outcomes(rows),
+        infra_failures=infra_failures,
+        generated_tokens=sum(row.usage.generated_tokens for row in rows),
+    )
+
+
+def compare(baseline: Evaluation, treatment: Evaluation, *, seed: int = 0) -> Comparison:
+    """Treatment minus baseline on the tasks both finished, bootstrap over templates (tasks if only one)."""
+    before = {outcome.task_id: outcome for outcome in baseline.outcomes}
+    pairs = [(before[after.task_id], after) for after in treatment.outcomes if after.task_id in before]
+    templates = [after.template for _, after in pairs]
+    return paired_bootstrap(
+        [earlier.success for earlier, _ in pairs],
+        [later.success for _, later in pairs],
+        clusters=templates if len(set(templates)) > 1 else None,
+        seed=seed,
+    )
+
+
+def _success(rows: Iterable[Trajectory]) -> Rate:
+    outcomes = [bool(row.success) for row in rows]
+    return rate(sum(outcomes), len(outcomes))
+
+
+def _grouped(rows: Iterable[Trajectory]) -> list[tuple[str, list[Trajectory]]]:
+    groups: dict[str, list[Trajectory]] = {}
+    for row in rows:
+        groups.setdefault(row.template, []).append(row)
+    return sorted(groups.items())
+
+
+def _outcomes(rows: Iterable[Trajectory]) -> tuple[Outcome, ...]:
+    by_task: dict[str, list[Trajectory]] = {}
+    for row in rows:
+        by_task.setdefault(row.task_id, []).append(row)
+    return tuple(
+        Outcome(
+            task_id=task_id,
+            template=some[0].template,
+            success=sum(bool(row.success) for row in some) / len(some),
+        )
+        for task_id, some in sorted(by_task.items())
+    )

@@ -1,0 +1,184 @@
+"""The report stage: what a run's directory holds, as `report/index.html` and `report/report.json`.
+
+Everything is read from disk, so a report can be made again at any time. Not covered: how it looks
+(`pipeline.reporting`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from itertools import groupby, pairwise
+from pathlib import Path
+
+from data.files import write_atomically
+from data.messages import ToolCall
+from data.store import Store
+from data.trajectories import Trajectory
+from flows.stages.curate import Curation
+from flows.stages.evaluate import Evaluation, compare
+from flows.stages.run import versions
+from flows.stages.train import STAGES
+from pipeline.checks.stats import Comparison, holm
+from pipeline.diagnosis.diagnose import Diagnosis, diagnose
+from pipeline.reporting.content import ComparisonRow, Curve, Fact, Series, Table
+from pipeline.reporting.report import Report, write_report
+from rl.results import RESULT_FILE
+
+EVALUATION = "evaluation.json"
+CURATION = "curation.json"
+
+
+def save_evaluation(root: Path, evaluation: Evaluation) -> None:
+    """Keep an evaluation beside its episodes; `root` is the evaluation's own directory."""
+    write_atomically(root / EVALUATION, evaluation.model_dump_json(indent=1) + "\n")
+
+
+def load_evaluations(root: Path) -> list[Evaluation]:
+    """The finished evaluations of a run, oldest first."""
+    files = sorted((root / "eval").glob(f"*/{EVALUATION}"), key=lambda path: path.stat().st_mtime)
+    return [Evaluation.model_validate_json(path.read_text(encoding="utf-8")) for path in files]
+
+
+def report(store: Store, *, model_label: str) -> Path:
+    """Write the report of a run; returns the page's path."""
+    return write_report(build_report(store, model_label=model_label), store.root / "report")
+
+
+def build_report(store: Store, *, model_label: str) -> Report:
+    """The report of what is on disk now; parts that do not exist yet are left out."""
+    evaluations = load_evaluations(store.root)
+    curation_file = store.root / CURATION
+    curation = (
+        Curation.model_validate_json(curation_file.read_text(encoding="utf-8"))
+        if curation_file.is_file()
+        else None
+    )
+    diagnosis, diagnosis_of = diagnose_run(store)
+    recipe = store.recipe
+    facts = {
+        "model": model_label,
+        "environment": recipe["environment"]["name"],
+        "seed": str(recipe["seed"]),
+        **{f"version of {name}": value for name, value in versions().items()},
+    }
+    return Report(
+        title=store.root.name,
+        subtitle=recipe.get("description", ""),
+        facts=tuple(Fact(name=name, value=value) for name, value in facts.items()),
+        results=tuple(evaluation.row() for evaluation in evaluations),
+        comparisons=tuple(comparisons(evaluations)),
+        curves=tuple(training_curves(store.root)),
+        funnel=curation.funnel if curation else (),
+        diagnosis=diagnosis,
+        diagnosis_of=diagnosis_of,
+        tables=tuple(template_tables(evaluations)) + (mix_tables(curation) if curation else ()),
+    )
+
+
+def diagnose_run(store: Store) -> tuple[Diagnosis | None, str]:
+    """The diagnosis of the newest evaluation, else of the run's sampled trajectories."""
+    folders = sorted((store.root / "eval").glob(f"*/{EVALUATION}"), key=lambda path: path.stat().st_mtime)
+    if folders:
+        with Store.open(folders[-1].parent) as evaluated:
+            return _diagnose(evaluated), folders[-1].parent.name
+    if store.ids("trajectories"):
+        return _diagnose(store), "all trajectories of the run"
+    return None, ""
+
+
+def comparisons(evaluations: Sequence[Evaluation]) -> list[ComparisonRow]:
+    """Each evaluation against the one before it in its group, p-values adjusted by Holm."""
+    ordered = sorted(evaluations, key=lambda evaluation: evaluation.group)
+    pairs: list[tuple[str, str, Comparison]] = []
+    for group, members in groupby(ordered, key=lambda evaluation: evaluation.group):
+        arms = list(members)
+        for before, after in pairwise(arms):
+            pairs.append((f"{after.name} vs {before.name}", group, compare(before, after)))
+    adjusted = holm([comparison.p_value for _, _, comparison in pairs]) if pairs else []
+    return [
+        ComparisonRow(
+            name=name,
+            group=group,
+            difference=found.difference,
+            low=found.low,
+            high=found.high,
+            p_value=p_value,
+            num_pairs=found.num_pairs,
+            num_clusters=found.num_clusters,
+        )
+        for (name, group, found), p_value in zip(pairs, adjusted, strict=True)
+    ]
+
+
+def training_curves(root: Path) -> list[Curve]:
+    """Loss of every finished training stage, and reward where there is one."""
+    curves = []
+    for stage in STAGES:
+        path = root / "models" / stage / RESULT_FILE
+        if path.is_file():
+            history = json.loads(path.read_text(encoding="utf-8"))["result"]["history"]
+            curves.append(_curve(f"{stage}: loss", history, "loss"))
+            if any(step["trajectories"] for step in history):
+                curves.append(_curve(f"{stage}: mean reward", history, "reward_mean"))
+    return curves
+
+
+def template_tables(evaluations: Sequence[Evaluation]) -> list[Table]:
+    """Success by template, one column per evaluation, one table per group."""
+    tables = []
+    ordered = sorted(evaluations, key=lambda evaluation: evaluation.group)
+    for group, members in groupby(ordered, key=lambda evaluation: evaluation.group):
+        arms = list(members)
+        cells = {
+            (row.name, arm.name): f"{row.success.successes}/{row.success.trials}"
+            for arm in arms
+            for row in arm.by_template
+        }
+        names = sorted({template for template, _ in cells})
+        rows = tuple((name, *(cells.get((name, arm.name), "-") for arm in arms)) for name in names)
+        columns = ("template", *(arm.name for arm in arms))
+        tables.append(Table(title=f"Success by template ({group})", columns=columns, rows=rows))
+    return tables
+
+
+def mix_tables(curation: Curation) -> tuple[Table, ...]:
+    """The difficulty mix wanted and reached."""
+    if not curation.mix:
+        return ()
+    columns = ("bin", "target", "available", "used", "weight", "share", "missing")
+    rows = tuple(
+        (
+            row.bin,
+            f"{row.target:.0%}",
+            str(row.available),
+            str(row.used),
+            f"{row.weight:.2f}",
+            f"{row.share:.0%}",
+            f"{row.missing:.0%}",
+        )
+        for row in curation.mix
+    )
+    return (Table(title="Difficulty mix", columns=columns, rows=rows),)
+
+
+def gold_lookup(store: Store) -> Callable[[str], Sequence[ToolCall] | None]:
+    """Task id to the calls of a successful demonstration in the store."""
+    known: dict[str, Sequence[ToolCall]] = {}
+    for row in store.trajectories():
+        if row.synthesizer == "demonstration" and row.success:
+            known[row.task_id] = _calls(row)
+    return known.get
+
+
+def _calls(trajectory: Trajectory) -> list[ToolCall]:
+    return [call for turn in trajectory.turns for call in turn.tool_calls]
+
+
+def _diagnose(store: Store) -> Diagnosis:
+    return diagnose(store.trajectories(), gold_calls=gold_lookup(store))
+
+
+def _curve(name: str, history: list[dict[str, float]], field: str) -> Curve:
+    points = tuple((step["step"], step[field]) for step in history)
+    return Curve(name=name, x_label="optimiser step", series=(Series(name=field, points=points),))

@@ -1,0 +1,61 @@
+"""Opening a run: its directory, its environment, its model, from a recipe.
+
+A run is `<runs>/<recipe name>`. Finished stages have a manifest whose key covers the stage's
+configuration, its inputs and the code version; `stage_done` skips exactly those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from data.manifests import stage_key
+from data.store import Store
+from flows.stages.recipe import VOLATILE, Recipe
+from pipeline.environments.base import Environment
+from pipeline.environments.registry import load_environment
+
+CODE_VERSION = "1"
+"""Raised when a stage's meaning changes: finished stages of older runs are then made again."""
+
+
+def open_run(recipe: Recipe, runs: Path) -> Store:
+    """The run's store, open for writing. ConfigError where the stored recipe differs in what matters."""
+    return Store.create_or_open(runs / recipe.name, recipe.model_dump(mode="json"), volatile=VOLATILE)
+
+
+def environment_of(recipe: Recipe) -> Environment:
+    """The recipe's environment."""
+    return load_environment(recipe.environment.name, **recipe.environment.options)
+
+
+def stage_done(store: Store, stage: str, *, config: Any, inputs: Mapping[str, str]) -> bool:
+    """Whether `stage` has finished for exactly this configuration and these inputs."""
+    manifest = store.manifest(stage)
+    return manifest is not None and manifest["key"] == stage_key(config, inputs, CODE_VERSION)
+
+
+def finish(
+    store: Store, stage: str, *, config: Any, inputs: Mapping[str, str], counts: Mapping[str, int]
+) -> None:
+    """Write the stage's manifest; the last thing a stage does."""
+    store.finish_stage(
+        stage,
+        key=stage_key(config, inputs, CODE_VERSION),
+        counts=counts,
+        versions=versions(),
+        inputs=inputs,
+    )
+
+
+def versions() -> dict[str, str]:
+    """Versions of what shapes the result, where installed."""
+    found = {}
+    for name in ("trajsmith", "torch", "transformers", "trl", "pyarrow", "tokenizers"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found

@@ -1,0 +1,69 @@
+"""Showing single trajectories of a run: the local page and the mask audit in the terminal."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from http.server import ThreadingHTTPServer
+
+from data.store import Store
+from data.trajectories import Trajectory
+from pipeline.errors import ConfigError
+from pipeline.renderers.base import Renderer
+from pipeline.renderers.load import load_renderer
+from pipeline.reporting.server import Source, make_server
+
+
+def renderer_of(store: Store) -> Renderer:
+    """The renderer of the run's model."""
+    from rl.models import resolve_model
+
+    return load_renderer(resolve_model(store.recipe["policy"]["model"]))
+
+
+@contextmanager
+def open_view(store: Store, *, port: int) -> Iterator[tuple[ThreadingHTTPServer, str]]:
+    """The local page's server and its address; closed at the end. ConfigError where the port is taken."""
+
+    def get(trajectory_id: str) -> Trajectory | None:
+        found = store.get("trajectories", trajectory_id) or store.get("failures", trajectory_id)
+        return found if isinstance(found, Trajectory) else None
+
+    def read() -> Iterator[Trajectory]:
+        return itertools.chain(store.trajectories(), store.failures())
+
+    decode: Callable[[Sequence[int]], str] = renderer_of(store).decode
+    server = make_server(Source(read=read, get=get), title=store.root.name, decode=decode, port=port)
+    try:
+        yield server, f"http://127.0.0.1:{server.server_address[1]}/"
+    finally:
+        server.server_close()
+
+
+def audit_run(store: Store, *, count: int, trajectory_id: str = "") -> bool:
+    """Print trajectories coloured by span and the audit of all masks; whether every mask is right."""
+    from rl.audit import audit, print_audit
+
+    renderer = renderer_of(store)
+    shown: list[Trajectory]
+    if trajectory_id:
+        found = store.get("trajectories", trajectory_id)
+        if not isinstance(found, Trajectory):
+            raise ConfigError(
+                f"{store.root} has no trajectory {trajectory_id!r}; `trajsmith view` lists them"
+            )
+        shown = [found]
+    else:
+        shown = list(itertools.islice(store.trajectories(), count))
+    for trajectory in shown:
+        print(f"{trajectory.trajectory_id}  {trajectory.template}  {trajectory.termination}")
+        print_audit(trajectory, renderer.decode)
+    report = audit(store.trajectories(), stop_token_ids=renderer.stop_token_ids)
+    print(
+        f"{report.trajectories} trajectories, {report.tokens} tokens, {report.trained_tokens} trained, "
+        f"{len(report.problems)} problems"
+    )
+    for problem in report.problems[:20]:
+        print(f"  {problem}")
+    return not report.problems

@@ -1,0 +1,96 @@
+"""The synthesis stage: tasks of a split through one synthesizer into the store, resumable at any row.
+
+What is done is what is on disk: ids in the store are not made again, recorded infrastructure failures
+get a new attempt. Evaluation uses it too, into another directory. Not covered: which synthesizers
+exist (`synthesizers`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from data.store import Store
+from data.tasks import Task
+from flows.stages.policy import LivePolicy
+from flows.stages.progress import Meter, Say, silent
+from flows.stages.recipe import SynthSection
+from pipeline.environments.base import Environment
+from pipeline.errors import ConfigError
+from synthesizers import load_synthesizer
+from synthesizers.base import Synthesizer
+
+_SAY_EVERY_SECONDS = 5.0
+_GIVEN = {
+    *("environment", "engine", "renderer", "sampling", "settings"),
+    *("max_in_flight", "seed", "run_id", "load"),
+}
+"""What the stage gives a synthesizer; everything else it takes is an option of the recipe."""
+
+
+def select_tasks(environment: Environment, split: str, *, count: int, skip: int = 0) -> list[Task]:
+    """`count` tasks of a split after the first `skip`, in its order. ConfigError where it has too few."""
+    if split not in environment.splits:
+        splits = ", ".join(environment.splits)
+        raise ConfigError(f"environment {environment.name} has no split {split!r}; it has {splits}")
+    tasks = list(itertools.islice(environment.tasks(split), skip, skip + count))
+    if len(tasks) < count:
+        raise ConfigError(
+            f"split {split!r} of {environment.name} ends after {skip + len(tasks)} tasks; "
+            f"asked for {count} from number {skip} on"
+        )
+    return tasks
+
+
+def make_synthesizer(
+    section: SynthSection, *, environment: Environment, policy: LivePolicy, store: Store, seed: int
+) -> Synthesizer:
+    """The synthesizer a section names, with its options. ConfigError names what it takes."""
+    kind = load_synthesizer(section.synthesizer)
+    parameters = inspect.signature(kind).parameters
+    given: dict[str, Any] = {
+        "environment": environment,
+        "engine": policy.engine,
+        "renderer": policy.renderer,
+        "sampling": policy.sampling,
+        "settings": policy.settings,
+        "max_in_flight": policy.max_in_flight,
+        "seed": seed,
+        "run_id": store.root.name,
+        "load": lambda trajectory_id: store.get("trajectories", trajectory_id),
+    }
+    allowed = sorted(set(parameters) - _GIVEN)
+    if unknown := sorted(set(section.options) - set(allowed)):
+        options = ", ".join(allowed)
+        raise ConfigError(
+            f"synthesizer {section.synthesizer} has no option {', '.join(unknown)}; its options: {options}"
+        )
+    given = {name: value for name, value in given.items() if name in parameters}
+    synthesizer: Synthesizer = kind(**given, **section.options)
+    return synthesizer
+
+
+async def synthesize(
+    store: Store, synthesizer: Synthesizer, tasks: Sequence[Task], *, planned: int, say: Say = silent
+) -> Meter:
+    """Make the missing trajectories of `tasks`, append each as it finishes, seal at the end.
+
+    `planned` is the number of episodes of the whole stage, for the progress line.
+    """
+    known = store.ids("tasks")
+    for task in tasks:
+        if task.task_id not in known:
+            store.append(task)
+    meter, next_line = Meter(planned), _SAY_EVERY_SECONDS
+    made = synthesizer.synthesize(tasks, done=store.ids("trajectories"), failed=store.ids("failures"))
+    async for trajectory in made:
+        store.append(trajectory)
+        meter.add(trajectory)
+        if meter.seconds >= next_line:
+            say(meter.line())
+            next_line = meter.seconds + _SAY_EVERY_SECONDS
+    store.seal()
+    say(meter.line())
+    return meter

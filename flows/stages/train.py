@@ -1,0 +1,88 @@
+"""The training stages: which records go in, which model comes out, what the manifest says.
+
+Training itself is in `rl`, imported when a stage runs. The model of a stage is `models/<stage>`; a
+later stage starts from the newest one (`latest_model`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from data.store import Store
+from data.trajectories import Trajectory
+from flows.stages.progress import Say, silent
+from flows.stages.recipe import SftSection
+from pipeline.errors import ConfigError
+from pipeline.renderers.base import Renderer
+from rl.results import StepMetrics, TrainResult
+
+STAGES = ("sft", "grpo")
+
+
+def latest_model(root: Path, base: Path) -> Path:
+    """The finished model of the last training stage of a run, `base` where none has finished."""
+    from rl.results import RESULT_FILE
+
+    finished = [root / "models" / stage for stage in STAGES]
+    return next((path for path in reversed(finished) if (path / RESULT_FILE).is_file()), base)
+
+
+def sft_data(store: Store, section: SftSection) -> Iterator[Trajectory]:
+    """What supervised fine-tuning trains on: the curated rows, or a synthesizer's successes."""
+    if section.data == "curated":
+        yield from store.read_curated()
+        return
+    for trajectory in store.trajectories():
+        if trajectory.synthesizer == section.data and trajectory.success:
+            yield trajectory
+
+
+def run_sft(
+    store: Store,
+    section: SftSection,
+    *,
+    model_dir: Path,
+    out_dir: Path,
+    renderer: Renderer,
+    say: Say = silent,
+) -> TrainResult:
+    """Fine-tune `model_dir` on the section's data into `out_dir`. Blocks; resumes from its checkpoints."""
+    from rl.sft import SftConfig, train_sft
+
+    rows = list(sft_data(store, section))
+    if not rows:
+        raise ConfigError(
+            f"{store.root} has no trajectories of {section.data!r} to train on; run `trajsmith synth` "
+            f"(and `curate` for `curated`) first"
+        )
+    return train_sft(
+        rows,
+        model_dir=model_dir,
+        out_dir=out_dir,
+        config=settings_of(SftConfig, section.settings, "sft.settings"),
+        stop_token_ids=renderer.stop_token_ids,
+        on_progress=lambda metrics: say(step_line("sft", metrics)),
+    )
+
+
+def settings_of(kind: type[Any], settings: dict[str, Any], where: str) -> Any:
+    """A trainer's config from recipe settings. ConfigError names the unknown field and what exists."""
+    known = kind.__dataclass_fields__
+    if unknown := sorted(set(settings) - set(known)):
+        raise ConfigError(f"{where}: unknown {', '.join(unknown)}; there are {', '.join(sorted(known))}")
+    return kind(**settings)
+
+
+def step_line(stage: str, metrics: StepMetrics) -> str:
+    """One status line of one optimiser step."""
+    seconds = metrics.train_seconds + metrics.rollout_seconds + metrics.push_seconds
+    line = (
+        f"{stage} step {metrics.step}/{metrics.total_steps}: loss {metrics.loss:.3f}, "
+        f"{metrics.row_tokens / max(metrics.train_seconds, 1e-9):.0f} row tokens/s, {seconds:.1f} s, "
+        f"{(metrics.total_steps - metrics.step) * seconds:.0f} s left"
+    )
+    if metrics.trajectories:
+        line += f", reward {metrics.reward_mean:.2f}, flat groups {metrics.zero_variance_share:.0%}"
+    return line

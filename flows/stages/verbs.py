@@ -1,0 +1,204 @@
+"""One function per verb that works on a run: opens what it needs, runs one stage, writes the manifest.
+
+The demo and the proof compose the same stages over one open server instead. Not covered: parsing and
+printing (`flows.commands`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from data.files import write_atomically
+from data.store import Store
+from flows.stages import run as runs_
+from flows.stages.curate import Curation, curate
+from flows.stages.evaluate import Evaluation, evaluate
+from flows.stages.policy import LivePolicy, open_policy
+from flows.stages.progress import Say
+from flows.stages.recipe import EvalSection, Recipe, SynthSection
+from flows.stages.report import CURATION, save_evaluation
+from flows.stages.synthesize import make_synthesizer, select_tasks, synthesize
+from flows.stages.train import latest_model, run_sft, sft_data
+from pipeline.environments.base import Environment
+from pipeline.errors import ConfigError
+from pipeline.renderers.base import Renderer
+from pipeline.renderers.load import load_renderer
+from rl.models import model_label, resolve_model
+
+
+def synthesis_plan(recipe: Recipe, stage: str = "") -> list[str]:
+    """What a synthesis would do, without doing it."""
+    environment = runs_.environment_of(recipe)
+    lines = []
+    for name, section in chosen_stages(recipe, stage).items():
+        tasks = select_tasks(environment, section.split, count=section.tasks, skip=section.skip)
+        templates = len({task.template for task in tasks})
+        lines.append(
+            f"{name}: {section.synthesizer} on {len(tasks)} tasks of {environment.name}/{section.split} "
+            f"({templates} templates), {planned_episodes(section)} episodes, options {section.options}"
+        )
+    return lines
+
+
+async def run_synthesis(recipe: Recipe, stage: str, *, runs: Path, url: str, say: Say) -> None:
+    """Run the recipe's synthesis stages (or one) with the run's newest model."""
+    stages = chosen_stages(recipe, stage)
+    environment = runs_.environment_of(recipe)
+    with runs_.open_run(recipe, runs) as store:
+        base = resolve_model(recipe.policy.model)
+        model_dir = latest_model(store.root, base)
+        async with open_policy(
+            with_url(recipe, url).policy, model_dir=model_dir, label=model_label(base), say=say
+        ) as policy:
+            for name, section in stages.items():
+                await synthesis_stage(
+                    store, name, section, environment=environment, policy=policy, seed=recipe.seed, say=say
+                )
+
+
+async def synthesis_stage(
+    store: Store,
+    name: str,
+    section: SynthSection,
+    *,
+    environment: Environment,
+    policy: LivePolicy,
+    seed: int,
+    say: Say,
+) -> None:
+    """One synthesis over an open policy; nothing is made twice."""
+    config, inputs = section.model_dump(mode="json"), {"weights": policy.engine.weights_version}
+    if runs_.stage_done(store, f"synth-{name}", config=config, inputs=inputs):
+        say(f"synth {name}: done before")
+        return
+    tasks = select_tasks(environment, section.split, count=section.tasks, skip=section.skip)
+    synthesizer = make_synthesizer(section, environment=environment, policy=policy, store=store, seed=seed)
+    meter = await synthesize(
+        store,
+        synthesizer,
+        tasks,
+        planned=planned_episodes(section),
+        say=lambda line: say(f"synth {name}: {line}"),
+    )
+    counts = {"episodes": meter.finished, "solved": meter.solved}
+    runs_.finish(store, f"synth-{name}", config=config, inputs=inputs, counts=counts)
+
+
+async def run_curation(recipe: Recipe, *, runs: Path, say: Say) -> Curation:
+    """Curate the run's trajectories."""
+    renderer = load_renderer(resolve_model(recipe.policy.model))
+    with runs_.open_run(recipe, runs) as store:
+        return await curation_stage(
+            store, recipe, environment=runs_.environment_of(recipe), renderer=renderer, say=say
+        )
+
+
+async def curation_stage(
+    store: Store, recipe: Recipe, *, environment: Environment, renderer: Renderer, say: Say
+) -> Curation:
+    """Curate, keep the funnel for the report, write the manifest."""
+    inputs = {"trajectories": store.digest("trajectories")}
+    curation = await curate(store, recipe.curate, environment=environment, renderer=renderer, say=say)
+    write_atomically(store.root / CURATION, curation.model_dump_json(indent=1) + "\n")
+    counts = {"seen": curation.seen, "kept": curation.kept}
+    config = recipe.curate.model_dump(mode="json")
+    runs_.finish(store, "curate", config=config, inputs=inputs, counts=counts)
+    return curation
+
+
+def train_sft(recipe: Recipe, *, runs: Path, dry_run: bool, say: Say) -> str:
+    """Supervised fine-tuning from the base model; one line about the result."""
+    base = resolve_model(recipe.policy.model)
+    with runs_.open_run(recipe, runs) as store:
+        if dry_run:
+            rows = list(sft_data(store, recipe.sft))
+            tokens = sum(len(segment.token_ids) for row in rows for segment in row.segments)
+            size = f"{len(rows)} trajectories, {tokens} tokens an epoch"
+            return f"would train on {size}; settings {recipe.sft.settings}"
+        result = run_sft(
+            store,
+            recipe.sft,
+            model_dir=base,
+            out_dir=store.root / "models" / "sft",
+            renderer=load_renderer(base),
+            say=say,
+        )
+    trained = f"{result.steps} steps, {result.trained_tokens} trained tokens"
+    return f"{result.model_dir}: {trained}, loss {result.losses[-1]:.3f}"
+
+
+async def run_evaluation(
+    recipe: Recipe, model: str, *, name: str, runs: Path, url: str, say: Say
+) -> Evaluation:
+    """Evaluate a model of the run (base, a stage, a directory; the newest by default)."""
+    environment = runs_.environment_of(recipe)
+    with runs_.open_run(recipe, runs) as store:
+        base = resolve_model(recipe.policy.model)
+        model_dir = chosen_model(store.root, base, model)
+        name = name or ("base" if model_dir == base else model_dir.name)
+        async with open_policy(
+            with_url(recipe, url).policy, model_dir=model_dir, label=model_label(base), say=say
+        ) as policy:
+            return await evaluation_stage(
+                store, recipe, name, environment=environment, policy=policy, section=recipe.evaluate, say=say
+            )
+
+
+async def evaluation_stage(
+    store: Store,
+    recipe: Recipe,
+    name: str,
+    *,
+    environment: Environment,
+    policy: LivePolicy,
+    section: EvalSection,
+    say: Say,
+) -> Evaluation:
+    """Evaluate over an open policy and keep the summary beside the episodes."""
+    root = store.root / "eval" / f"{name}-{section.split}-t{section.temperature:g}"
+    found = await evaluate(
+        root,
+        name=name,
+        environment=environment,
+        policy=policy,
+        section=section,
+        seed=recipe.seed,
+        say=lambda line: say(f"eval {name}: {line}"),
+    )
+    save_evaluation(root, found)
+    return found
+
+
+def chosen_stages(recipe: Recipe, stage: str) -> dict[str, SynthSection]:
+    """The synthesis stages to run. ConfigError where the recipe has none of that name."""
+    if stage and stage not in recipe.synth:
+        raise ConfigError(
+            f"recipe {recipe.name} has no synth stage {stage!r}; it has {', '.join(recipe.synth)}"
+        )
+    if not recipe.synth:
+        raise ConfigError(f"recipe {recipe.name} has no synth section; see examples/demo.yaml")
+    return {stage: recipe.synth[stage]} if stage else dict(recipe.synth)
+
+
+def chosen_model(root: Path, base: Path, model: str) -> Path:
+    """The directory `model` names: "" = the newest of the run, "base", a stage, or a directory."""
+    if model == "":
+        return latest_model(root, base)
+    if model == "base":
+        return base
+    stage = root / "models" / model
+    return stage if stage.is_dir() else resolve_model(model)
+
+
+def planned_episodes(section: SynthSection) -> int:
+    """Episodes of a synthesis when nothing stops early."""
+    return section.tasks * int(
+        section.options.get("k", 8 if section.synthesizer == "rejection_sampling" else 1)
+    )
+
+
+def with_url(recipe: Recipe, url: str) -> Recipe:
+    """The recipe with another server, where one is given."""
+    if not url:
+        return recipe
+    return recipe.model_copy(update={"policy": recipe.policy.model_copy(update={"url": url})})
