@@ -103,7 +103,8 @@ def advantages(
             if singletons is SingletonRule.REFUSE and len(planned[group_id]) == 1:
                 raise ConfigError(
                     f"group {group_id} (task {members[0].task_id}) has 1 trajectory; "
-                    f"GRPO needs at least 2 to centre over: raise the group size, or set singletons to 'drop' or 'reinforce'"
+                    f"GRPO needs at least 2 to centre over: raise the group size, "
+                    f"or set singletons to 'drop' or 'reinforce'"
                 )
             report.dropped_singletons += 1
             continue

@@ -139,9 +139,9 @@ class GrpoConfig:
         """ConfigError unless what `sampling` draws from can be trained on."""
         if sampling.truncated and not self.allow_truncated_sampling:
             raise ConfigError(
-                f"truncated sampling (top_p={sampling.top_p}, top_k={sampling.top_k}, min_p={sampling.min_p}) "
-                f"draws from another distribution than is trained; sample without it, or set "
-                f"allow_truncated_sampling and a correction"
+                f"truncated sampling (top_p={sampling.top_p}, top_k={sampling.top_k}, min_p="
+                f"{sampling.min_p}) draws from another distribution than is trained; sample without it, or "
+                f"set allow_truncated_sampling and a correction"
             )
         if sampling.temperature != self.temperature:
             raise ConfigError(

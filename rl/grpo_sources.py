@@ -184,8 +184,8 @@ class Replay:
             if trajectory.policy.logprobs_of != "processed":
                 raise ConfigError(
                     f"log-probs of trajectory {trajectory.trajectory_id} are of "
-                    f"{trajectory.policy.logprobs_of!r}, and only 'processed' ones (of the sampled distribution) "
-                    f"can be replayed; sample it again"
+                    f"{trajectory.policy.logprobs_of!r}, and only 'processed' ones (of the sampled "
+                    f"distribution) can be replayed; sample it again"
                 )
             config.check_sampling(_stored_sampling(trajectory))
 

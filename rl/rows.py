@@ -75,8 +75,9 @@ def drop_overlong(rows: Iterable[Row], *, max_length: int, overlong: str) -> tup
             dropped += 1
         else:
             raise ConfigError(
-                f"segment {row.segment} of trajectory {row.trajectory_id} has {len(row.token_ids)} tokens, more "
-                f"than max_length={max_length}; raise the limit, or set overlong to 'drop' to leave such rows out"
+                f"segment {row.segment} of trajectory {row.trajectory_id} has {len(row.token_ids)} tokens, "
+                f"more than max_length={max_length}; raise the limit, or set overlong to 'drop' to leave "
+                f"such rows out"
             )
     if not kept:
         raise ConfigError(f"no row is left to train on ({dropped} are longer than max_length={max_length})")

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -155,6 +156,7 @@ def test_adapter_merge_equals_the_adapted_model(tiny: Path, tmp_path: Path) -> N
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
+    warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing.*", category=FutureWarning)
     ids = torch.tensor([[5, 6, 40, 70]])
     merged = AutoModelForCausalLM.from_pretrained(tmp_path / "out")(ids).logits
     adapted = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny), result.adapter_dir)(
@@ -198,6 +200,7 @@ def test_left_overs_of_a_killed_write_are_removed(tmp_path: Path) -> None:
 
 _CHILD = """
 import sys
+import warnings
 from pathlib import Path
 from tests.rl.test_sft import SHORT, three_rows, STOP
 from rl.sft import train_sft
