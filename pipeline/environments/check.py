@@ -169,7 +169,7 @@ async def _hard_coder(sample: Sample) -> list[str]:
 
 
 async def _hidden(sample: Sample) -> list[str]:
-    """No private text stands in a prompt or tool; a text that also shows where it is not private is a word."""
+    """No private text stands in a prompt or tool; words of the rules do not count."""
     shown, secrets = {}, {}
     for task in sample.tasks:
         session = await sample.environment.open(task, seed=sample.seed)

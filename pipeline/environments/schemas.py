@@ -102,7 +102,7 @@ def _parameters(function: Callable[..., Any], shown: str) -> list[inspect.Parame
     for parameter in parameters:
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise ConfigError(
-                f"parameter {parameter} of tool {shown} is {parameter.kind.description}; "
+                f"parameter {parameter.name} of tool {shown} is {parameter.kind.description}; "
                 "a tool takes named parameters only"
             )
     return parameters

@@ -1,7 +1,7 @@
 """The tasks of travel_desk: seeded, endless in principle, disjoint across splits by construction.
 
-A drawn task belongs to the split that the digest of its user texts says, and is drawn again until that is
-the split wanted; so no user text of one split occurs in another. `heldout_unseen` has the unseen templates
+A drawn task belongs to the split that the digest of its first user text says, and is drawn again until that is
+the split wanted; so no such text of one split occurs in another. `heldout_unseen` has the unseen templates
 only, and shows every tool under another name. Not covered: paraphrases beyond a few fixed sentences per
 template.
 """
@@ -86,8 +86,7 @@ def draw_task(template: Template, split: str, index: int) -> Task:
 
 
 def _split_of(case: Case) -> str:
-    texts = "\n".join([case.prompt, *case.replies])
-    share = int.from_bytes(hashlib.sha256(texts.encode()).digest()[:4], "big") % _NUM_SHARES
+    share = int.from_bytes(hashlib.sha256(case.prompt.encode()).digest()[:4], "big") % _NUM_SHARES
     for name, count in _SHARES.items():
         if share < count:
             return name

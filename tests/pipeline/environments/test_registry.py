@@ -1,0 +1,41 @@
+"""Environments by name and by dotted path, and errors that say what exists."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline.environments.counter import CounterEnvironment
+from pipeline.environments.registry import ENVIRONMENTS, load_environment
+from pipeline.errors import ConfigError
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_every_registered_environment_loads_under_its_name(name: str) -> None:
+    assert load_environment(name).name == name
+
+
+def test_options_and_dotted_paths() -> None:
+    environment = load_environment("pipeline.environments.counter:CounterEnvironment", steps=(2,))
+    assert isinstance(environment, CounterEnvironment)
+    assert {task.template for task in environment.tasks("dev")} == {"two_steps"}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "text"),
+    [
+        ("mars", {}, "there is no environment 'mars'; known environments: counter, travel_desk;"),
+        ("nowhere.at_all:make", {}, "there is no module 'nowhere'"),
+        ("pipeline.environments.counter:make", {}, "module 'pipeline.environments.counter' has no 'make'"),
+        ("counter", {"colour": 1}, "does not take these options ['colour']"),
+        ("builtins:dict", {}, "dict lacks name, version, splits, tasks, open, gold"),
+        (
+            "travel_desk",
+            {"templates": ["cheapest", "fly"]},
+            "travel_desk has no templates ['fly']; it has known_",
+        ),
+    ],
+)
+def test_errors_name_what_exists(name: str, options: dict[str, object], text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_environment(name, **options)
+    assert text in str(caught.value)
