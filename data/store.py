@@ -72,13 +72,12 @@ class Store:
             (root / "journal").mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
             raise ConfigError(f"{root} is not a directory; name another run directory") from None
-        lock = WriterLock(root)
+        store = cls(root, WriterLock(root))
         try:
             recipe.settle_recipe(root, recipe_, volatile=volatile)
-            store = cls(root, lock)
             store._recover()
         except BaseException:
-            lock.release()
+            store.close()
             raise
         return store
 
@@ -88,7 +87,11 @@ class Store:
         root = Path(root)
         recipe.read_recipe(root)
         store = cls(root, None)
-        store._open_for_reading()
+        try:
+            store._open_for_reading()
+        except BaseException:
+            store.close()
+            raise
         return store
 
     def __enter__(self) -> Self:
