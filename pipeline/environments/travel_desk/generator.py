@@ -1,9 +1,8 @@
 """The tasks of travel_desk: seeded, endless in principle, disjoint across splits by construction.
 
-A drawn task belongs to the split that the digest of its first user text says, and is drawn again until that is
-the split wanted; so no such text of one split occurs in another. `heldout_unseen` has the unseen templates
-only, and shows every tool under another name. Not covered: paraphrases beyond a few fixed sentences per
-template.
+A drawn task belongs to the split that the digest of its first user text says, and is drawn again until that
+is the split wanted; so no such text of one split occurs in another. `heldout_unseen` has the unseen templates
+only, and shows every tool under another name. Not covered: paraphrases beyond a few sentences per template.
 """
 
 from __future__ import annotations
@@ -61,9 +60,8 @@ class TravelDesk(ToolEnvironment):
 
     def gold(self, task: Task) -> PlannedGold:
         """The template's plan, with the tool names the task shows."""
-        private = task.private_value()
-        goal = {**private["goal"], "answer": private["answer"]}
-        return PlannedGold(_renamed(TEMPLATES[task.template].plan(goal), self.rename(task)))
+        plan = TEMPLATES[task.template].plan(task.private_value()["goal"])
+        return PlannedGold(_renamed(plan, self.rename(task)))
 
     def rename(self, task: Task) -> Mapping[str, str]:
         """The other names in `heldout_unseen`."""

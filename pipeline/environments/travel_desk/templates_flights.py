@@ -156,13 +156,13 @@ def _draw_full(desk: Desk) -> Case:
 def _draw_compare(desk: Desk) -> Case:
     one, other, *_ = desk.offer_flights(desk.route())
     prompt = f"{one.id} costs ${one.price}, {other.id} costs ${other.price}. Which is cheaper?"
-    return Case(
-        prompt, ASKING, answer=f"ANSWER {cheapest([one, other])[0].id}", goal={"of": [one.id, other.id]}
-    )
+    prices = {one.id: one.price, other.id: other.price}
+    return Case(prompt, ASKING, {"prices": prices}, answer=f"ANSWER {cheapest([one, other])[0].id}")
 
 
 def _plan_compare(goal: Goal) -> Plan:
-    yield assistant(goal["answer"])
+    prices = goal["prices"]
+    yield assistant(f"ANSWER {min(prices, key=prices.__getitem__)}")
 
 
 def _draw_price(desk: Desk) -> Case:

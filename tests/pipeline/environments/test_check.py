@@ -15,7 +15,7 @@ from pipeline.environments.check import CHECKS, CheckResult, check_environment
 from pipeline.environments.counter import CounterEnvironment, CounterSession, make_task
 from pipeline.environments.gold import PlannedGold, call
 from pipeline.environments.registry import ENVIRONMENTS, load_environment
-from pipeline.environments.toolkit import ToolSession
+from pipeline.environments.toolkit import ToolEnvironment
 from pipeline.environments.tools import tool
 from tests.pipeline.environments.conftest import Run
 
@@ -23,6 +23,7 @@ from tests.pipeline.environments.conftest import Run
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_our_worlds_are_green(run: Run, name: str) -> None:
     environment = load_environment(name)
+    assert isinstance(environment, ToolEnvironment)
     results = run(check_environment(environment, num_tasks=23, num_ids=100))
     assert [result.name for result in results] == list(CHECKS)
     assert [result for result in results if not result.passed] == []
@@ -150,7 +151,7 @@ class Repeating(CounterSession):
         return await super().call(name, arguments, call_id)
 
 
-def _with(session_class: type[ToolSession]) -> Small:
+def _with(session_class: type[CounterSession]) -> Small:
     class Broken(Small):
         session = session_class
 

@@ -91,7 +91,7 @@ class BrokenNotebook(Notebook):
 
 class DeskSession(ToolSession):
     functions = (process_id, spin, refuse, die)
-    stateful = (Notebook,)
+    stateful: ClassVar[tuple[type[StatefulTool], ...]] = (Notebook,)
     user_turns = ("And then?",)
 
     @tool
@@ -406,9 +406,9 @@ def test_scripted_user_turns_come_in_order_and_end(run: Run) -> None:
     async def episode() -> None:
         async with await DeskEnvironment().open(make_task()) as session:
             turns = list(session.task.prompt)
-            for _ in range(2):
-                reply = await session.next_user(turns)
-                assert reply is not None and reply.text == "And then?"
+            reply = await session.next_user(turns)
+            assert reply is not None and reply.text == "And then?"
+            assert await session.next_user(turns) == reply
             assert await session.next_user([*turns, reply]) is None
 
     run(episode())
