@@ -95,7 +95,7 @@ class WaitingRoom:
 
     name = "waiting_room"
     version = "1"
-    splits = ("train",)
+    splits: tuple[str, ...] = ("train",)
     tools = (WAIT,)
 
     def tasks(self, split: str) -> Iterator[Task]:

@@ -18,7 +18,7 @@ from tests.pipeline.rollout_world import DOOR, KEY, Speaker, Speech, World, call
 from tests.tiny import make_tiny_tokenizer
 
 LOOK = call_text("look", key="a")
-FAST = Deadlines(open=0.05, engine=0.05, tool=0.05, user=0.05, verify=0.05, close=0.05)
+FAST = Deadlines(open=0.3, engine=0.3, tool=0.3, user=0.3, verify=0.3, close=0.3)
 
 
 @pytest.fixture(scope="module")
@@ -297,14 +297,14 @@ def test_failing_close_costs_nothing(renderer: ChatMLRenderer, caplog: pytest.Lo
 
 
 def test_time_budget_is_the_agents_when_it_holds_the_clock(renderer: ChatMLRenderer) -> None:
-    task = make_task(budget=Budget(max_seconds=0.05, exhausted_reward=-1.0))
+    task = make_task(budget=Budget(max_seconds=0.3, exhausted_reward=-1.0))
     trajectory = play(renderer, [TimeoutError()], task)
     assert (trajectory.termination, trajectory.blame) == (Termination.TIME_BUDGET, Blame.AGENT)
     assert trajectory.reward is not None and trajectory.reward.total == -1.0
 
 
 def test_time_budget_is_no_reward_when_a_tool_holds_the_clock(renderer: ChatMLRenderer) -> None:
-    task = make_task(budget=Budget(max_seconds=0.05))
+    task = make_task(budget=Budget(max_seconds=0.3))
     trajectory = play(renderer, [LOOK], task, world=World(broken="tool_hangs"))
     assert (trajectory.termination, trajectory.blame) == (Termination.TIME_BUDGET, Blame.TOOL)
     assert trajectory.reward is None

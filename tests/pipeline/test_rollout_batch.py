@@ -163,7 +163,7 @@ def test_straggler_is_cut_and_its_group_kept(renderer: ChatMLRenderer) -> None:
         return TimeoutError() if engine.prompts[:-1] == [] else "done"
 
     engine = Speaker(renderer, slow_first)
-    settings = RolloutSettings(deadlines=Deadlines(group=0.1))
+    settings = RolloutSettings(deadlines=Deadlines(group=0.5))
     done = gather(engine, jobs(1, 4), settings=settings, max_in_flight=4)
     cut = [t for t in done if t.termination is Termination.CANCELLED]
     assert len(done) == 4 and len(cut) == 1
@@ -173,7 +173,7 @@ def test_straggler_is_cut_and_its_group_kept(renderer: ChatMLRenderer) -> None:
 
 
 def test_a_straggling_tool_is_blamed(renderer: ChatMLRenderer) -> None:
-    settings = RolloutSettings(deadlines=Deadlines(group=0.05))
+    settings = RolloutSettings(deadlines=Deadlines(group=0.3))
     engine = Speaker(renderer, lambda ids, sampling: call_text("look", key="a"))
     [cut] = gather(engine, jobs(1, 1), world=World(broken="tool_hangs"), settings=settings)
     assert (cut.termination, cut.blame) == (Termination.CANCELLED, Blame.TOOL)
