@@ -29,10 +29,10 @@ _MIN_SECRET_LENGTH = 12
 
 
 class CheckResult(NamedTuple):
-    """One check: its name, whether it is ok, and what was seen."""
+    """One check: its name, whether it passed, and what was seen."""
 
     name: str
-    ok: bool
+    passed: bool
     detail: str
 
 

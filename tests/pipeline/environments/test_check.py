@@ -26,7 +26,7 @@ def test_our_worlds_are_green(run: Run, name: str) -> None:
     assert isinstance(environment, ToolEnvironment)
     results = run(check_environment(environment, num_tasks=23, num_ids=100))
     assert [result.name for result in results] == list(CHECKS)
-    assert [result for result in results if not result.ok] == []
+    assert [result for result in results if not result.passed] == []
     assert environment.num_open == 0
 
 
@@ -191,9 +191,9 @@ def test_each_check_is_red_on_its_broken_world(run: Run, name: str) -> None:
     results: dict[str, CheckResult] = {
         result.name: result for result in run(check_environment(BROKEN[name](), num_tasks=3, num_ids=3))
     }
-    assert not results[name].ok
+    assert not results[name].passed
     assert results[name].detail
 
 
 def test_the_base_of_the_broken_worlds_is_green(run: Run) -> None:
-    assert all(result.ok for result in run(check_environment(Small(), num_tasks=3, num_ids=3)))
+    assert all(result.passed for result in run(check_environment(Small(), num_tasks=3, num_ids=3)))
