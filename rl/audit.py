@@ -60,11 +60,13 @@ def audit(
     stop_token_ids: Collection[int],
     rows: Iterable[Row] = (),
     require_stop: bool = True,
+    allow_cut_off: bool = False,
 ) -> AuditReport:
     """Check the spans of `trajectories` and, where given, that `rows` train generated tokens only.
 
     `stop_token_ids` are the ids that end an assistant turn (`Renderer.stop_token_ids`). Without
-    `require_stop` a turn may end at a closing tag instead (inline protocol).
+    `require_stop` a turn may end at a closing tag instead (inline protocol); with `allow_cut_off` most
+    sampled turns may have hit a length limit (a policy that rambles is no mask error).
     """
     report, masks = AuditReport(), {row.key: row.mask for row in rows}
     for trajectory in trajectories:
@@ -84,7 +86,7 @@ def audit(
             report.problems.append(f"trajectory {trajectory.trajectory_id} trains no token")
     if not report.trained_tokens:
         report.problems.append("nothing is trained: no token has a weight above 0")
-    if require_stop and report.cut_off_turns > report.finished_turns:
+    if require_stop and not allow_cut_off and report.cut_off_turns > report.finished_turns:
         report.problems.append(
             f"{report.cut_off_turns} sampled turns end without a trained stop token and only "
             f"{report.finished_turns} with one; the model would not learn to stop"

@@ -156,11 +156,14 @@ class _Run:
         rewarded = [item for item in trajectories if item.reward is not None and _generated(item)]
         report = advantages(trajectories, kind=self.config.advantage, singletons=self.config.singletons)
         rows = grpo_rows(trajectories, report.values)
-        audit(
-            rewarded, stop_token_ids=self.stop_token_ids, rows=rows, require_stop=self.config.require_stop
-        ).refuse()
-        if not rows:
-            return [], report
+        if rewarded:
+            audit(
+                rewarded,
+                stop_token_ids=self.stop_token_ids,
+                rows=rows,
+                require_stop=self.config.require_stop,
+                allow_cut_off=True,
+            ).refuse()
         kept, dropped = drop_overlong(
             rows, max_length=self.config.episode_tokens, overlong=self.config.overlong
         )

@@ -79,8 +79,6 @@ def drop_overlong(rows: Iterable[Row], *, max_length: int, overlong: str) -> tup
                 f"more than max_length={max_length}; raise the limit, or set overlong to 'drop' to leave "
                 f"such rows out"
             )
-    if not kept:
-        raise ConfigError(f"no row is left to train on ({dropped} are longer than max_length={max_length})")
     return kept, dropped
 
 

@@ -98,6 +98,10 @@ def train_sft(
     rows = sft_rows(trajectories)
     audit(trajectories, stop_token_ids=stop_token_ids, rows=rows, require_stop=config.require_stop).refuse()
     rows, dropped = drop_overlong(rows, max_length=config.max_length, overlong=config.overlong)
+    if not rows:
+        raise ConfigError(
+            f"no row is left to train on: all {dropped} are longer than max_length={config.max_length}"
+        )
     identity = {
         "stage": "sft",
         "config": _identity(config),

@@ -47,6 +47,8 @@ def test_a_sampled_turn_cut_off_by_length_is_counted_not_refused() -> None:
 def test_mostly_cut_off_turns_are_refused() -> None:
     cut = two_turns([5, 6], [7], [STOP, 8, 9], [10], origin=Origin.SAMPLED)
     assert "would not learn to stop" in _refusal(cut, termination=Termination.TOKEN_BUDGET)
+    rambling = trajectory(cut, termination=Termination.TOKEN_BUDGET)
+    assert audit([rambling], stop_token_ids={STOP}, allow_cut_off=True).refuse().cut_off_turns == 2
 
 
 def test_a_trained_tool_turn_is_refused() -> None:

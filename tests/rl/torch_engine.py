@@ -72,15 +72,15 @@ class FirstTokenWorld:
 
     name, version, splits = "first_token", "1", ("train",)
 
-    def __init__(self, count: int = 4) -> None:
+    def __init__(self, count: int = 4, *, instruction: str = "name", question: str = "city {}") -> None:
         self._tasks = [
             Task(
                 environment=self.name,
                 split="train",
                 template="t",
-                prompt=(system("name"), user(f"city {index}")),
+                prompt=(system(instruction), user(question.format(index))),
                 verifier="first_token/1",
-                budget=Budget(max_turns=1, max_tokens=64),
+                budget=Budget(max_turns=1, max_tokens=256),
             )
             for index in range(count)
         ]
