@@ -9,6 +9,7 @@ from data.errors import ConfigError
 from pipeline.engines.base import Sampling
 from rl.advantages import AdvantageKind, SingletonRule
 from rl.lm import LoraSettings, Precision
+from rl.settings import adopt_text
 
 
 class LossType(StrEnum):
@@ -41,6 +42,16 @@ class PushKind(StrEnum):
     """A whole checkpoint (an adapter merged in); the server's digest is compared with ours."""
     ADAPTER = "adapter"
     """The LoRA adapter; the server must have been started with adapters on."""
+
+
+_MEMBERS: dict[str, type[StrEnum]] = {
+    "advantage": AdvantageKind,
+    "singletons": SingletonRule,
+    "loss_type": LossType,
+    "correction": Correction,
+    "precision": Precision,
+    "push": PushKind,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +111,7 @@ class GrpoConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        adopt_text(self, _MEMBERS)
         for name in (
             "steps",
             "groups_per_step",

@@ -26,6 +26,7 @@ from rl.optimizer import Schedule, learning_rate_at, make_optimizer, step_optimi
 from rl.packing import Pass, plan_passes
 from rl.results import StepMetrics, TrainResult, finish, finished_result
 from rl.rows import Row, drop_overlong, sft_rows
+from rl.settings import adopt_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ class SftConfig:
     """Order of the rows and initial adapter weights."""
 
     def __post_init__(self) -> None:
+        adopt_text(self, {"schedule": Schedule, "precision": Precision})
         for name in ("epochs", "tokens_per_step", "tokens_per_pass", "max_length"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")

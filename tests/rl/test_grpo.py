@@ -374,6 +374,8 @@ def test_a_stored_group_of_one_is_refused_unless_asked_for(tiny: Path, tmp_path:
     [
         ({"group_size": 1}, "nothing to centre over"),
         ({"steps": 0}, "steps must be at least 1"),
+        ({"loss_type": "ppo"}, "loss_type must be one of dapo, dr_grpo, grpo, cispo, got 'ppo'"),
+        ({"lora": {"rank": 4, "layers": 2}}, "lora: unknown layers; there are alpha, rank"),
         ({"loss_type": LossType.CISPO}, "cap of the ratio"),
         ({"push": PushKind.ADAPTER}, "needs lora settings"),
         ({"allow_truncated_sampling": True, "correction": Correction.NONE}, "needs a correction"),
@@ -382,7 +384,12 @@ def test_a_stored_group_of_one_is_refused_unless_asked_for(tiny: Path, tmp_path:
 def test_impossible_settings_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         replace(CONFIG, **changes)
-    assert LoraSettings().rank == 16
+
+
+def test_settings_may_be_text_as_in_a_recipe() -> None:
+    written = GrpoConfig(precision="float32", correction="mis", lora={"rank": 4})  # type: ignore[arg-type]
+    assert written.precision is Precision.FLOAT32 and written.correction is Correction.MIS
+    assert written.lora == LoraSettings(rank=4)
 
 
 def test_every_group_is_taken_once_before_any_is_taken_again() -> None:
