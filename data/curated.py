@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from pathlib import Path
 from typing import cast
@@ -18,17 +18,18 @@ SHARD_ROWS = 10_000
 CARD = "README.md"
 
 
-def write_curated(folder: Path, rows: Iterable[Trajectory], card: str) -> int:
-    """Replace `folder` by shards of `rows`, in their order, and `card`; returns the number of rows.
+def write_curated(folder: Path, rows: Iterable[Trajectory], card: Callable[[], str]) -> int:
+    """Replace `folder` by shards of `rows`, in their order, and the card; returns the number of rows.
 
-    The old folder stays in place until the new one is complete. Rows are streamed.
+    The old folder stays in place until the new one is complete. Rows are streamed, and
+    `card` is called after the last one, so that it can tell what happened to them.
     """
     fresh = folder.with_name(folder.name + TEMPORARY)
     with disk_errors(folder, safe="the run's trajectories and verdicts are safe"):
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(parents=True)
         count = _write_shards(fresh, iter(rows))
-        write_atomically(fresh / CARD, card)
+        write_atomically(fresh / CARD, card())
         replace_directory(fresh, folder)
     return count
 

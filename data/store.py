@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -209,8 +209,8 @@ class Store:
             total.update(f"{key!a} {digest}\n".encode("ascii"))
         return total.hexdigest()
 
-    def write_curated(self, rows: Iterable[Trajectory], card: str) -> int:
-        """Replace `curated/` by these trajectories and the card; returns the number of rows."""
+    def write_curated(self, rows: Iterable[Trajectory], card: Callable[[], str]) -> int:
+        """Replace `curated/` by these trajectories and the card, made last; returns the number of rows."""
         self._writer()
         return curated.write_curated(self.root / "curated", rows, card)
 

@@ -21,7 +21,7 @@ def env_list() -> None:
 
 def env_check(
     name: Annotated[str, typer.Argument(help="A shipped environment or package.module:factory.")],
-    tasks: Annotated[int, typer.Option(help="Tasks per split that are played.")] = 20,
+    tasks: Annotated[int, typer.Option(help="Tasks per split that are played.")] = 48,
     seed: Annotated[int, typer.Option(help="Seed of the sessions.")] = 0,
     options: Annotated[str, typer.Option(help="Options of the environment, as JSON.")] = "{}",
     as_json: JsonOption = False,
@@ -38,11 +38,11 @@ def env_check(
     environment = load_environment(name, **given)
     results = asyncio.run(check_environment(environment, num_tasks=tasks, seed=seed))
     if as_json:
-        print_json([{"check": row.name, "ok": row.ok, "detail": row.detail} for row in results])
+        print_json([{"check": row.name, "ok": row.passed, "detail": row.detail} for row in results])
     else:
         for row in results:
-            typer.echo(f"{'ok  ' if row.ok else 'FAIL'} {row.name:28s} {row.detail}")
-    if not all(row.ok for row in results):
+            typer.echo(f"{'ok  ' if row.passed else 'FAIL'} {row.name:28s} {row.detail}")
+    if not all(row.passed for row in results):
         raise typer.Exit(1)
 
 

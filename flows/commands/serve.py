@@ -20,6 +20,7 @@ def serve(
     lora: Annotated[bool, typer.Option(help="Let adapters be pushed.")] = False,
 ) -> None:
     """Serve a model on 127.0.0.1 until Ctrl-C."""
+    from pipeline.process_group import group_members
     from pipeline.server import ModelServer, ServerSettings
     from rl.models import resolve_model
 
@@ -31,5 +32,5 @@ def serve(
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     with ModelServer(resolve_model(model), settings=settings) as server:
         say(f"{model} is served as {name!r} at {server.url}; log: {server.log_path}; Ctrl-C ends it")
-        while not stop.wait(1.0) and server.is_running:
+        while not stop.wait(1.0) and any(group_members(server.process_group)):
             pass

@@ -6,14 +6,20 @@ later stage starts from the newest one (`latest_model`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from data.store import Store
+from data.tasks import Task
 from data.trajectories import Trajectory
+from flows.stages.policy import LivePolicy
 from flows.stages.progress import Say, silent
-from flows.stages.recipe import SftSection
+from flows.stages.recipe import GrpoSection, SftSection
+from flows.stages.synthesize import select_tasks
+from pipeline.environments.base import Environment
 from pipeline.errors import ConfigError
 from pipeline.renderers.base import Renderer
 from rl.results import StepMetrics, TrainResult
@@ -65,6 +71,65 @@ def run_sft(
         stop_token_ids=renderer.stop_token_ids,
         on_progress=lambda metrics: say(step_line("sft", metrics)),
     )
+
+
+def grpo_tasks(store: Store, section: GrpoSection, environment: Environment) -> list[Task]:
+    """The tasks of the section; only those measured neither always nor never solved, where there are any."""
+    tasks = select_tasks(environment, section.split, count=section.tasks, skip=section.skip)
+    if not section.only_measured:
+        return tasks
+    outcomes: dict[str, set[bool]] = {}
+    for row in store.trajectories():
+        if row.synthesizer == "rejection_sampling" and row.success is not None:
+            outcomes.setdefault(row.task_id, set()).add(row.success)
+    mixed = [task for task in tasks if len(outcomes.get(task.task_id, ())) == 2]
+    return mixed or tasks
+
+
+async def run_grpo(
+    tasks: Sequence[Task],
+    section: GrpoSection,
+    *,
+    model_dir: Path,
+    out_dir: Path,
+    environment: Environment,
+    policy: LivePolicy,
+    on_trajectory: Callable[[Trajectory], None],
+    run_id: str,
+    say: Say = silent,
+) -> TrainResult:
+    """Train `model_dir` online on `tasks` against the policy's server, which holds the result afterwards.
+
+    Every rollout goes to `on_trajectory` as it finishes. Resumes from its checkpoints.
+    """
+    from rl.grpo import train_grpo
+    from rl.grpo_config import GrpoConfig
+    from rl.grpo_sources import Online
+
+    config = settings_of(GrpoConfig, section.settings, "grpo.settings")
+    # The trainer waits for rollouts inside its own event loop, so it needs its own connections.
+    engine = policy.engine.twin()
+    source = Online(
+        tasks=tasks,
+        environment=environment,
+        engine=engine,
+        renderer=policy.renderer,
+        sampling=replace(policy.sampling, temperature=config.temperature),
+        settings=policy.settings,
+        on_trajectory=on_trajectory,
+        run_id=run_id,
+    )
+    result = await asyncio.to_thread(
+        train_grpo,
+        source,
+        model_dir=model_dir,
+        out_dir=out_dir,
+        config=config,
+        stop_token_ids=policy.renderer.stop_token_ids,
+        on_progress=lambda metrics: say(step_line("grpo", metrics)),
+    )
+    await policy.load(Path(result.model_dir))
+    return result
 
 
 def settings_of(kind: type[Any], settings: dict[str, Any], where: str) -> Any:

@@ -18,7 +18,7 @@ from flows.stages.progress import Say
 from flows.stages.recipe import EvalSection, Recipe, SynthSection
 from flows.stages.report import CURATION, save_evaluation
 from flows.stages.synthesize import make_synthesizer, select_tasks, synthesize
-from flows.stages.train import latest_model, run_sft, sft_data
+from flows.stages.train import grpo_tasks, latest_model, run_grpo, run_sft, sft_data
 from pipeline.environments.base import Environment
 from pipeline.errors import ConfigError
 from pipeline.renderers.base import Renderer
@@ -125,6 +125,35 @@ def train_sft(recipe: Recipe, *, runs: Path, dry_run: bool, say: Say) -> str:
         )
     trained = f"{result.steps} steps, {result.trained_tokens} trained tokens"
     return f"{result.model_dir}: {trained}, loss {result.losses[-1]:.3f}"
+
+
+async def train_grpo(recipe: Recipe, *, runs: Path, url: str, dry_run: bool, say: Say) -> str:
+    """GRPO from the run's supervised model (the base where there is none); one line about the result."""
+    environment = runs_.environment_of(recipe)
+    with runs_.open_run(recipe, runs) as store:
+        tasks = grpo_tasks(store, recipe.grpo, environment)
+        if dry_run:
+            return f"would train on {len(tasks)} tasks; settings {recipe.grpo.settings}"
+        base = resolve_model(recipe.policy.model)
+        start = chosen_model(store.root, base, "sft") if (store.root / "models" / "sft").is_dir() else base
+        async with open_policy(
+            with_url(recipe, url).policy, model_dir=start, label=model_label(base), say=say
+        ) as policy:
+            result = await run_grpo(
+                tasks,
+                recipe.grpo,
+                model_dir=start,
+                out_dir=store.root / "models" / "grpo",
+                environment=environment,
+                policy=policy,
+                on_trajectory=store.append,
+                run_id=store.root.name,
+                say=say,
+            )
+        store.seal()
+    reward = result.history[-1].reward_mean
+    sampled = f"{result.steps} steps, {result.generated_tokens} sampled tokens"
+    return f"{result.model_dir}: {sampled}, reward {reward:.2f}"
 
 
 async def run_evaluation(

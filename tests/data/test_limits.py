@@ -135,8 +135,8 @@ def test_a_disk_that_fills_while_sealing_keeps_the_journal(tmp_path: Path) -> No
 def test_a_disk_that_fills_while_curating_keeps_the_old_rows(tmp_path: Path) -> None:
     rows = [records.make_trajectory(number) for number in range(50)]
     with Store.create_or_open(tmp_path / "run", {"seed": 1}) as store:
-        store.write_curated(rows[:3], "# old")
+        store.write_curated(rows[:3], lambda: "# old")
         with no_file_beyond(4_000), pytest.raises(StoreError, match="no space left"):
-            store.write_curated(rows, "# new")
+            store.write_curated(rows, lambda: "# new")
         assert list(store.read_curated()) == rows[:3]
         assert (tmp_path / "run" / "curated" / "README.md").read_text() == "# old"

@@ -40,7 +40,7 @@ def make_run(root: Path, rows: list[Trajectory] | None = None, count: int = 6) -
                     records.make_verdict(n, keep=n != 1, name="duplicate", reason="copy" if n == 1 else "ok")
                 )
         store.append(records.make_trajectory(90, reward=None))
-        store.write_curated(made, "# curated")
+        store.write_curated(made, lambda: "# curated")
     return root
 
 
@@ -56,7 +56,7 @@ def test_curated_loads_with_datasets_and_reads_back(tmp_path: Path) -> None:
     nasty = records.make_trajectory(1, error="\ud800 \ufdd0", turns=(messages.user("\x00<tool_call>"),))
     rows = [records.make_trajectory(0), nasty, records.make_trajectory(2, segments=())]
     with Store.create_or_open(tmp_path / "run", RECIPE) as store:
-        assert store.write_curated(iter(rows), "# the card") == 3
+        assert store.write_curated(iter(rows), lambda: "# the card") == 3
         assert list(store.read_curated()) == rows
     folder = tmp_path / "run" / "curated"
     assert {path.suffix for path in folder.iterdir()} == {".parquet", ".md"}
@@ -68,14 +68,14 @@ def test_curated_loads_with_datasets_and_reads_back(tmp_path: Path) -> None:
 
 def test_an_empty_curation_still_loads(tmp_path: Path) -> None:
     with Store.create_or_open(tmp_path / "run", RECIPE) as store:
-        assert store.write_curated([], "# none") == 0
+        assert store.write_curated([], lambda: "# none") == 0
         assert list(store.read_curated()) == []
 
 
 def test_curated_is_replaced_whole(tmp_path: Path) -> None:
     with Store.create_or_open(tmp_path / "run", RECIPE) as store:
-        store.write_curated([records.make_trajectory(n) for n in range(5)], "# one")
-        store.write_curated([records.make_trajectory(9)], "# two")
+        store.write_curated([records.make_trajectory(n) for n in range(5)], lambda: "# one")
+        store.write_curated([records.make_trajectory(9)], lambda: "# two")
         assert [t.task_id for t in store.read_curated()] == ["task9"]
         assert (tmp_path / "run/curated/README.md").read_text() == "# two"
     with pytest.raises(ConfigError, match="holds no curated trajectories; run curate first"):
