@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from pipeline.engines.base import Completion, FinishReason, Sampling
 from pipeline.errors import BudgetExceededError, EngineError
 from pipeline.renderers.chatml import ChatMLRenderer
 from pipeline.rollout import ContextPolicy, Deadlines, RolloutSettings, rollout
+from pipeline.rollout_tokens import SegmentBuilder
 from tests.pipeline.rollout_world import DOOR, KEY, Speaker, Speech, World, call_text, make_task
 from tests.tiny import make_tiny_tokenizer
 
@@ -92,16 +94,38 @@ class LossyRenderer:
         return self._inner.encode(text.upper())
 
 
-def test_sampled_ids_are_never_encoded_again(renderer: ChatMLRenderer) -> None:
-    stop = renderer.stop_token_ids[0]
-    spelled = [token for letter in LOOK for token in renderer.encode(letter)]
-    assert spelled != renderer.encode(LOOK)
-    odd = Completion((*spelled, stop), (-0.5,) * (len(spelled) + 1), FinishReason.STOP, "w0")
-    trajectory = play(LossyRenderer(renderer), [odd, "done"])
+def spelled(renderer: ChatMLRenderer) -> Completion:
+    """A call sampled letter by letter, as no tokenizer would encode it."""
+    token_ids = [token for letter in LOOK for token in renderer.encode(letter)]
+    assert token_ids != renderer.encode(LOOK)
+    token_ids.append(renderer.stop_token_ids[0])
+    return Completion(tuple(token_ids), (-0.5,) * len(token_ids), FinishReason.STOP, "w0")
+
+
+def kept(trajectory: Trajectory, odd: Completion) -> bool:
+    """Whether the first generated span is exactly what was sampled."""
     [segment] = trajectory.segments
     first = next(span for span in segment.spans if span.kind is SpanKind.GENERATED)
-    assert segment.token_ids[first.start : first.end] == (*spelled, stop)
-    assert trajectory.turns[3].text == "a"
+    return segment.token_ids[first.start : first.end] == odd.token_ids
+
+
+def test_sampled_ids_are_never_encoded_again(renderer: ChatMLRenderer) -> None:
+    odd = spelled(renderer)
+    trajectory = play(LossyRenderer(renderer), [odd, "done"])
+    assert kept(trajectory, odd) and trajectory.turns[3].text == "a"
+
+
+def test_a_planted_loop_that_encodes_again_is_noticed(
+    renderer: ChatMLRenderer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd, right = spelled(renderer), SegmentBuilder.generated
+
+    def encoding(self: SegmentBuilder, completion: Completion, *, turn: int) -> None:
+        again = (*renderer.encode(renderer.decode(completion.token_ids[:-1])), completion.token_ids[-1])
+        right(self, replace(completion, token_ids=again, logprobs=(-0.5,) * len(again)), turn=turn)
+
+    monkeypatch.setattr(SegmentBuilder, "generated", encoding)
+    assert not kept(play(renderer, [odd, "done"]), odd)
 
 
 @pytest.mark.parametrize(
