@@ -11,6 +11,7 @@ from pipeline.errors import ConfigError
 ENVIRONMENTS = {
     "counter": "pipeline.environments.counter:load",
     "travel_desk": "pipeline.environments.travel_desk:load",
+    "bfcl_multi_turn": "pipeline.environments.bfcl:load",
 }
 """Name to factory; loaded only when asked for."""
 

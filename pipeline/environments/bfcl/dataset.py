@@ -1,0 +1,121 @@
+"""The benchmark's data as installed by `make bfcl-setup`: its 200 tasks and the documents of its tools.
+
+Decides what of a tool document a model is shown: the sentence every description of a class begins with is
+cut, answers are not described, types get their JSON Schema names. Reads files only: nothing of the package is
+imported here. Not covered: the benchmark's other categories.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from data import canonical
+from data.messages import ToolSpec
+from pipeline.errors import MissingExtraError
+
+VERSION = "2026.3.23"
+"""The release of bfcl-eval that is read; another one may hold other tasks."""
+
+_TASKS = "BFCL_v4_multi_turn_base.json"
+_DOCUMENTS = {
+    "GorillaFileSystem": "gorilla_file_system.json",
+    "MathAPI": "math_api.json",
+    "MessageAPI": "message_api.json",
+    "TicketAPI": "ticket_api.json",
+    "TradingBot": "trading_bot.json",
+    "TravelAPI": "travel_booking.json",
+    "TwitterAPI": "posting_api.json",
+    "VehicleControlAPI": "vehicle_control.json",
+}
+_TYPES = {"dict": "object", "float": "number"}
+_WIDENED = {("close_ticket", "ticket_id"): ["integer", "string"]}
+"""Where the benchmark's own gold breaks the documented type (multi_turn_base_173), shown with both."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One task of the benchmark. `gold` holds Python call expressions, one tuple per user turn."""
+
+    name: str
+    classes: tuple[str, ...]
+    config: dict[str, Any]
+    users: tuple[str, ...]
+    gold: tuple[tuple[str, ...], ...]
+
+
+def require_package() -> None:
+    """Raise MissingExtraError unless the release VERSION is installed."""
+    try:
+        found = version("bfcl-eval")
+    except PackageNotFoundError:
+        found = "not installed"
+    if found != VERSION:
+        raise MissingExtraError(
+            f"bfcl_multi_turn reads bfcl-eval {VERSION}, found: {found}; run: make bfcl-setup"
+        )
+
+
+@functools.cache
+def rows() -> tuple[Row, ...]:
+    """All 200 tasks in the benchmark's order."""
+    answers = {line["id"]: line["ground_truth"] for line in _lines(f"possible_answer/{_TASKS}")}
+    return tuple(_row(line, answers[line["id"]]) for line in _lines(_TASKS))
+
+
+@functools.cache
+def documented_tools(class_name: str) -> tuple[ToolSpec, ...]:
+    """The tools of one class in the order of its document."""
+    return tuple(_spec(line) for line in _lines(f"multi_turn_func_doc/{_DOCUMENTS[class_name]}"))
+
+
+def _row(line: dict[str, Any], gold: list[list[str]]) -> Row:
+    users = []
+    for [message] in line["question"]:
+        users.append(message["content"])
+    classes = tuple(line["involved_classes"])
+    config = {name: line["initial_config"].get(name, {}) for name in classes}
+    return Row(line["id"], classes, config, tuple(users), tuple(map(tuple, gold)))
+
+
+def _spec(document: dict[str, Any]) -> ToolSpec:
+    name, blurb_and_text = document["name"], document["description"]
+    _, mark, text = blurb_and_text.partition("Tool description:")
+    parameters = _schema(document["parameters"])
+    for (tool, parameter), types in _WIDENED.items():
+        if tool == name:
+            parameters["properties"][parameter]["type"] = types
+    description = " ".join((text if mark else blurb_and_text).split())
+    return ToolSpec(name=name, description=description, parameters=canonical.dumps(parameters))
+
+
+def _schema(node: dict[str, Any]) -> dict[str, Any]:
+    """`node` in JSON Schema's words; a default "None" stands for absence and is dropped."""
+    shown: dict[str, Any] = {"type": _TYPES.get(node["type"], node["type"])}
+    if node.get("description"):
+        shown["description"] = " ".join(node["description"].split())
+    if node.get("default", "None") != "None":
+        shown["default"] = node["default"]
+    if "items" in node:
+        shown["items"] = _schema(node["items"])
+    if "properties" in node:
+        shown["properties"] = {name: _schema(value) for name, value in node["properties"].items()}
+    if node.get("required"):
+        shown["required"] = node["required"]
+    return shown
+
+
+def _lines(name: str) -> Iterator[dict[str, Any]]:
+    """The files are JSON lines despite their names."""
+    require_package()
+    spec = find_spec("bfcl_eval")
+    [directory] = spec.submodule_search_locations if spec and spec.submodule_search_locations else [""]
+    with open(Path(directory) / "data" / name, encoding="utf-8") as file:
+        for line in file:
+            yield json.loads(line)
