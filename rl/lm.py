@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from data.errors import ConfigError
 from pipeline.errors import MissingExtraError
-from rl.packing import Pass, attention_mask, trained_places
+from rl.packing import Pass, trained_places
+from rl.tree_attention import NAME, register, tree_blocks
 
 if TYPE_CHECKING:
     import torch
@@ -69,9 +70,10 @@ def load_model(model_dir: Path, *, lora: LoraSettings | None = None, seed: int =
         raise ConfigError(
             f"{model_dir} is no model directory (no config.json); give one that holds safetensors"
         )
+    register()
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_pretrained(
-        str(model_dir), dtype=torch.float32, attn_implementation="sdpa", local_files_only=True
+        str(model_dir), dtype=torch.float32, attn_implementation=NAME, local_files_only=True
     )
     model.config.use_cache = False
     check_attention(model)
@@ -100,12 +102,12 @@ def require_torch() -> Any:
 
 
 def check_attention(model: Any) -> None:
-    """ConfigError where the model's attention cannot take the tree mask of `rl.packing`."""
+    """ConfigError where a layer is no full attention, so that rows cannot be packed as a tree."""
     kinds = set(getattr(model.config, "layer_types", None) or ["full_attention"])
     if kinds != {"full_attention"}:
         raise ConfigError(
             f"model {model.config.model_type} has attention layers of kind {sorted(kinds)}; training here "
-            f"needs full attention in every layer, because rows are packed under one mask"
+            f"needs full attention in every layer, because rows are packed as a tree"
         )
 
 
@@ -130,7 +132,9 @@ def token_logprobs(
         hidden = causal.get_decoder()(
             input_ids=torch.tensor([packed.token_ids], device=device),
             position_ids=torch.tensor([packed.depth], device=device),
-            attention_mask=attention_mask(packed).to(device),
+            # Any 4-D mask stops transformers from building one; the blocks say who sees whom.
+            attention_mask=torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device),
+            tree=tree_blocks(packed, device),
             use_cache=False,
         ).last_hidden_state[0]
     targets = torch.tensor([packed.token_ids[place] for place in places], device=device)

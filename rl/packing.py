@@ -1,22 +1,16 @@
 """Prefix sharing: many rows as one tree, so that a shared prompt is computed once.
 
-Rows sorted by their ids form a radix tree; its tokens are laid out in one sequence, each token sees
-its own ancestors only (a 4-D attention mask) at its own depth (position ids). Log-probs and
-gradients equal those of the unpacked rows. Memory and time of the mask grow with the square of the
-packed length, which `plan_passes` therefore bounds. Not covered: models whose attention cannot take
-a 4-D mask (sliding windows, linear attention); `rl.lm.check_attention` refuses those.
+Rows sorted by their ids form a radix tree; its tokens are laid out in one sequence, each at its own
+depth (position ids) and seeing its own ancestors only (`rl.tree_attention`). Log-probs and gradients
+equal those of the unpacked rows. Not covered: running the model (`rl.lm`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from rl.rows import Row
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,21 +77,6 @@ def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
         else:
             high = middle - 1
     return low
-
-
-def attention_mask(packed: Pass) -> Tensor:
-    """Boolean (1, 1, L, L): True where the query (row) may see the key (column)."""
-    import torch
-
-    size = len(packed.token_ids)
-    mask = torch.zeros(size, size, dtype=torch.bool)
-    for path, common in zip(packed.paths, packed.shared, strict=True):
-        if common == len(path):
-            continue
-        places = torch.tensor(path)
-        visible = torch.ones(len(path) - common, len(path), dtype=torch.bool).tril(common)
-        mask[places[common:, None], places[None, :]] = visible
-    return mask[None, None]
 
 
 def trained_places(packed: Pass) -> tuple[list[int], list[int]]:

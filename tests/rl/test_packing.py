@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 import torch
 
+from data.errors import ConfigError
 from rl.lm import Precision, load_model, token_logprobs
-from rl.packing import attention_mask, common_prefix, pack, plan_passes, trained_places
+from rl.packing import common_prefix, pack, plan_passes, trained_places
 from rl.rows import Row
 from rl.sft import step_loss
+from rl.tree_attention import Block, tree_blocks
 from tests.tiny import make_tiny_model
 
 
@@ -52,8 +54,12 @@ def test_a_tree_lays_every_shared_prefix_out_once() -> None:
     assert packed.token_ids == (1, 2, 3, 4, 9, 7) and packed.depth == (0, 1, 2, 3, 3, 1)
     assert packed.paths == ((0, 1, 2, 3), (0, 1, 2, 4), (0, 5))
     assert trained_places(packed) == ([2, 3, 4, 5], [1, 2, 2, 0])
-    seen = [[int(key) for key in query.nonzero()] for query in attention_mask(packed)[0, 0]]
-    assert seen == [[0], [0, 1], [0, 1, 2], [0, 1, 2, 3], [0, 1, 2, 4], [0, 5]]
+    whole, second, third = tree_blocks(packed)
+    assert (whole.start, whole.end, whole.keys, whole.visible) == (0, 4, None, None)
+    assert (second.start, second.end) == (4, 5) and (third.start, third.end) == (5, 6)
+    assert second.keys is not None and second.keys.tolist() == [0, 1, 2, 4]
+    assert third.keys is not None and third.keys.tolist() == [0, 5]
+    assert third.visible is not None and third.visible.tolist() == [[True, True]]
 
 
 def test_common_prefix_by_bisection_equals_the_plain_count() -> None:
@@ -109,9 +115,16 @@ def test_a_mask_that_leaks_across_rows_would_be_seen(model: Any, monkeypatch: py
     rows = _random_rows(5)
     right = token_logprobs(model, pack(rows)).values
     size = len(pack(rows).token_ids)
-    causal = torch.ones(size, size, dtype=torch.bool).tril()[None, None]
-    monkeypatch.setattr("rl.lm.attention_mask", lambda packed: causal)
+    monkeypatch.setattr("rl.lm.tree_blocks", lambda packed, device: [Block(0, size, None, None)])
     assert float((token_logprobs(model, pack(rows)).values - right).detach().abs().max()) > 1e-3
+
+
+def test_a_model_that_drops_the_tree_is_refused_not_trained_wrongly(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rl.lm.tree_blocks", lambda packed, device: None)
+    with pytest.raises(ConfigError, match="cannot be packed"):
+        token_logprobs(model, pack(_random_rows(5)))
 
 
 def test_entropy_is_that_of_the_predicted_distribution(model: Any) -> None:
