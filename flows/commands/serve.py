@@ -20,7 +20,7 @@ def serve(
     lora: Annotated[bool, typer.Option(help="Let adapters be pushed.")] = False,
 ) -> None:
     """Serve a model on 127.0.0.1 until Ctrl-C."""
-    from pipeline.process_group import group_members
+    from pipeline.serve_guard import group_members
     from pipeline.server import ModelServer, ServerSettings
     from rl.models import resolve_model
 

@@ -1,7 +1,8 @@
-"""The live policy of a run: renderer, server and engine, opened and closed together.
+"""The live policy of a run: renderer, engine and, where one is needed, its server.
 
 Without a URL in the recipe a server is started for the run, once: later weights are pushed under it
-in a fraction of a second. With a URL the server is the user's: it is checked, used and left running.
+in a fraction of a second. With a URL the server is the user's: it is checked, used and left running. The scripted
+policy needs no server and cannot be trained.
 """
 
 from __future__ import annotations
@@ -14,21 +15,46 @@ from pathlib import Path
 
 from flows.stages.progress import Say, silent
 from flows.stages.recipe import PolicySection
-from pipeline.engines.base import Sampling
+from flows.stages.scripted import ScriptedPolicy, scripted_label
+from pipeline.engines.base import Engine, Sampling
 from pipeline.engines.vllm import VllmEngine
+from pipeline.environments.base import Environment
+from pipeline.errors import ConfigError
+from pipeline.http import HttpPolicy
 from pipeline.renderers.base import Renderer
 from pipeline.renderers.load import load_renderer
 from pipeline.rollout import RolloutSettings
 from pipeline.server import ModelServer, Progress, ServerSettings
 
 _SAY_EVERY_SECONDS = 5.0
+_FIRST_PATIENCE_SECONDS = 10.0
+"""A server that does not answer the first question is rather a wrong URL than a busy server."""
+
+
+def policy_model(section: PolicySection) -> Path:
+    """Directory of the section's model; of the scripted policy, of its tokenizer. ConfigError elsewhere."""
+    from rl.models import MODEL_LABELS, resolve_model
+
+    tokenizer = Path(section.model).expanduser()
+    if section.engine == "vllm" or section.model in MODEL_LABELS:
+        return resolve_model(section.model)
+    if not (tokenizer / "tokenizer.json").is_file():
+        raise ConfigError(f"policy.model {section.model!r} is no known model and has no tokenizer.json")
+    return tokenizer.resolve()
+
+
+def policy_label(section: PolicySection) -> str:
+    """The name results show for the section's policy."""
+    from rl.models import model_label
+
+    return scripted_label(section.mistakes) if section.engine == "scripted" else model_label(section.model)
 
 
 @dataclass(frozen=True)
 class LivePolicy:
     """A policy that can act now."""
 
-    engine: VllmEngine
+    engine: Engine
     renderer: Renderer
     sampling: Sampling
     settings: RolloutSettings
@@ -40,44 +66,91 @@ class LivePolicy:
 
     async def load(self, model_dir: Path) -> str:
         """Put other weights under the policy; returns the digest the server computed of what it loaded."""
-        return await self.engine.reload_weights(model_dir)
+        return await self.server_engine().reload_weights(model_dir)
+
+    def server_engine(self) -> VllmEngine:
+        """The engine whose weights can be replaced. ConfigError where the policy has none."""
+        if not isinstance(self.engine, VllmEngine):
+            raise ConfigError(
+                f"policy {self.engine.name!r} has no weights to train; set policy.engine: vllm in the recipe"
+            )
+        return self.engine
 
 
 @asynccontextmanager
 async def open_policy(
-    section: PolicySection, *, model_dir: Path, label: str, log_path: Path | None = None, say: Say = silent
+    section: PolicySection,
+    *,
+    model_dir: Path,
+    label: str,
+    environment: Environment | None = None,
+    log_path: Path | None = None,
+    say: Say = silent,
 ) -> AsyncIterator[LivePolicy]:
     """Start or reach the server of `model_dir`, check it, and close everything at the end.
 
-    `label` is the name results show. Raises ConfigError or EngineError before any work is done.
+    `label` is the name results show. The scripted policy plays the gold of `environment` instead.
+    Raises ConfigError or EngineError before any work is done.
     """
+    if section.engine == "scripted":
+        if environment is None:
+            raise ConfigError("policy.engine: scripted plays an environment's gold, and here there is none")
+        renderer = load_renderer(model_dir)
+        engine = ScriptedPolicy(environment, renderer, mistakes=section.mistakes)
+        yield _live(section, engine, renderer, longest=section.max_context_tokens)
+        return
+    async with _served(section, model_dir=model_dir, label=label, log_path=log_path, say=say) as policy:
+        yield policy
+
+
+@asynccontextmanager
+async def _served(
+    section: PolicySection, *, model_dir: Path, label: str, log_path: Path | None, say: Say
+) -> AsyncIterator[LivePolicy]:
+    """The policy behind a server that is started here, or behind the user's."""
     server = None if section.url else _server(section, model_dir, log_path)
     try:
         if server is not None:
             await asyncio.to_thread(server.start, _starting(say))
         urls = section.url.split(",") if server is None else [server.url]
         name = section.served_name or ServerSettings().served_name
-        engine = VllmEngine(urls, model=name, name=label)
+        longest = await _first_check(urls, name, section.patience_seconds)
+        engine = VllmEngine(
+            urls, model=name, name=label, policy=HttpPolicy(patience=section.patience_seconds)
+        )
         try:
-            longest = await engine.check()
             engine.weights_version = await engine.served_weights_digest() if server is not None else name
-            renderer = load_renderer(model_dir)
-            yield LivePolicy(
-                engine=engine,
-                renderer=renderer,
-                sampling=Sampling(
-                    temperature=section.temperature,
-                    max_tokens=section.max_turn_tokens,
-                    stop_token_ids=renderer.stop_token_ids,
-                ),
-                settings=RolloutSettings(max_context_tokens=min(section.max_context_tokens, longest)),
-                max_in_flight=section.max_in_flight,
-            )
+            yield _live(section, engine, load_renderer(model_dir), longest=longest)
         finally:
             await engine.close()
     finally:
         if server is not None:
             await asyncio.to_thread(server.stop)
+
+
+async def _first_check(urls: list[str], name: str, patience: float) -> int:
+    """The longest sequence the servers take; given up soon where nothing answers."""
+    policy = HttpPolicy(patience=min(patience, _FIRST_PATIENCE_SECONDS))
+    engine = VllmEngine(urls, model=name, policy=policy)
+    try:
+        return await engine.check()
+    finally:
+        await engine.close()
+
+
+def _live(section: PolicySection, engine: Engine, renderer: Renderer, *, longest: int) -> LivePolicy:
+    """The policy as the section wants it sampled, within the `longest` sequence the engine takes."""
+    return LivePolicy(
+        engine=engine,
+        renderer=renderer,
+        sampling=Sampling(
+            temperature=section.temperature,
+            max_tokens=section.max_turn_tokens,
+            stop_token_ids=renderer.stop_token_ids,
+        ),
+        settings=RolloutSettings(max_context_tokens=min(section.max_context_tokens, longest)),
+        max_in_flight=section.max_in_flight,
+    )
 
 
 def _server(section: PolicySection, model_dir: Path, log_path: Path | None) -> ModelServer:

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import difflib
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pipeline.errors import ConfigError
 
-VOLATILE = ("policy.url", "policy.max_in_flight", "policy.server_args", "description")
+VOLATILE = (
+    *("policy.url", "policy.max_in_flight", "policy.server_args", "policy.patience_seconds"),
+    "description",
+)
 """Keys that may change between two runs of one directory without making a finished stage new."""
 
 
@@ -37,8 +40,12 @@ class EnvironmentSection(Section):
 class PolicySection(Section):
     """The model that acts, and how it is sampled unless a stage says otherwise."""
 
+    engine: Literal["vllm", "scripted"] = "vllm"
+    """`scripted` plays the environment's gold without a model: to try a recipe, not to train by."""
+    mistakes: float = Field(default=0.2, ge=0.0, le=1.0)
+    """Probability that a turn of the scripted policy goes wrong; a model makes its own mistakes."""
     model: str = "smollm2"
-    """A known name or a directory with safetensors and a tokenizer."""
+    """A known name or a directory with safetensors and a tokenizer (`scripted`: a tokenizer is enough)."""
     url: str = ""
     """Base URL of a running server; "" starts one for the run and ends it afterwards."""
     served_name: str = ""
@@ -49,6 +56,8 @@ class PolicySection(Section):
     max_context_tokens: int = Field(default=2048, ge=64)
     max_in_flight: int = Field(default=32, ge=1)
     """Episodes at a time."""
+    patience_seconds: float = Field(default=120.0, gt=0.0)
+    """Seconds without any answer after which a server that is down or overloaded is given up."""
     server_args: tuple[str, ...] = ()
     """Further arguments of the server that is started."""
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
+import sys
+from types import ModuleType
 from typing import Any
 
 from pipeline.environments.base import Environment
@@ -24,7 +27,7 @@ def load_environment(name: str, **options: Any) -> Environment:
     if not colon:
         raise ConfigError(f"there is no environment {name!r}; {known}")
     try:
-        factory = getattr(importlib.import_module(module_name), attribute)
+        factory = getattr(_import(module_name), attribute)
     except ModuleNotFoundError as error:
         if error.name is None or not module_name.startswith(error.name):
             raise  # the module exists; something it imports does not
@@ -47,3 +50,10 @@ def load_environment(name: str, **options: Any) -> Environment:
     if missing:
         raise ConfigError(f"environment {name!r}: {type(environment).__name__} lacks {', '.join(missing)}")
     return environment  # type: ignore[no-any-return]
+
+
+def _import(module_name: str) -> ModuleType:
+    """The module, also from the working directory; last on the path, so that nothing there hides ours."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    return importlib.import_module(module_name)

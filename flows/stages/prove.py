@@ -1,0 +1,270 @@
+"""The proof: what each way of training is worth at equal compute, on tasks it never saw.
+
+Arms on travel_desk, all but the first from one supervised model: base, sft, sft_same (the same
+demonstrations again), sft_fresh (new ones), rft (train on own verified rollouts), grpo. Compute =
+trainer row tokens + sampled tokens; GRPO goes first and what it used is every other arm's budget. On
+`counter`, whose demonstrator slips on purpose: base, sft, sft_same, grpo. One seed makes one JSON row;
+`flows.stages.prove_table` joins them. Nothing is tuned here, and the held-out splits are read only by
+the evaluations.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from data.files import write_atomically
+from data.store import Store
+from data.trajectories import Trajectory
+from flows.stages import run as runs_
+from flows.stages.evaluate import Evaluation
+from flows.stages.policy import LivePolicy, open_policy
+from flows.stages.progress import Say
+from flows.stages.recipe import EvalSection, Recipe, SynthSection, load_recipe
+from flows.stages.synthesize import select_tasks
+from flows.stages.train import run_grpo, settings_of
+from flows.stages.verbs import evaluation_stage, synthesis_stage
+from pipeline.environments.base import Environment
+from pipeline.errors import ConfigError
+from rl.models import model_label, resolve_model
+from rl.results import TrainResult
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+RECIPES = {"travel_desk": EXAMPLES / "prove.yaml", "counter": EXAMPLES / "prove-counter.yaml"}
+_TEMPERATURES = (0.0, 1.0)
+
+
+@dataclass
+class Arm:
+    """One way of training, and what it cost beyond the model it started from."""
+
+    row_tokens: int = 0
+    """Tokens of the training rows, shared prefixes counted for every row."""
+    computed_tokens: int = 0
+    """Tokens the trainer computed, shared prefixes counted once."""
+    sampled_tokens: int = 0
+    seconds: float = 0.0
+    evaluations: list[Evaluation] = field(default_factory=list)
+
+    @property
+    def compute(self) -> int:
+        """Trainer row tokens + sampled tokens."""
+        return self.row_tokens + self.sampled_tokens
+
+
+@dataclass
+class World:
+    """One environment's half of a proof: its run, its arms so far."""
+
+    recipe: Recipe
+    store: Store
+    environment: Environment
+    policy: LivePolicy
+    base: Path
+    say: Say
+    arms: dict[str, Arm] = field(default_factory=dict)
+
+    def model(self, arm: str) -> Path:
+        """Where an arm's model is."""
+        return self.base if arm == "base" else self.store.root / "models" / arm
+
+    async def demonstrations(self, count: int, *, skip: int = 0) -> list[Trajectory]:
+        """Demonstrations of `count` train tasks after the first `skip`, the unsuccessful ones included."""
+        section = self.recipe.synth["demonstrations"].model_copy(update={"tasks": count, "skip": skip})
+        return await self._synthesised(section)
+
+    async def rollouts(self, section: SynthSection) -> list[Trajectory]:
+        """Rollouts of the model that acts now."""
+        return await self._synthesised(section)
+
+    async def sft(
+        self, arm: str, rows: Sequence[Trajectory], *, start: str, budget: int = 0, sampled: int = 0
+    ) -> None:
+        """Train `arm` from the model of `start`: one epoch, or steps that add up to `budget` row tokens."""
+        from rl.sft import SftConfig, train_sft
+
+        settings = dict(self.recipe.sft.settings)
+        if budget:
+            tokens_per_step = int(settings["tokens_per_step"])
+            settings |= {"epochs": 10_000, "max_steps": max(1, round(budget / tokens_per_step))}
+        result = train_sft(
+            rows,
+            model_dir=self.model(start),
+            out_dir=self.model(arm),
+            config=settings_of(SftConfig, settings, "sft.settings"),
+            stop_token_ids=self.policy.renderer.stop_token_ids,
+            on_progress=lambda step: self.say(
+                f"{arm} step {step.step}/{step.total_steps}: loss {step.loss:.3f}"
+            ),
+        )
+        self._record(arm, result, sampled=sampled)
+
+    async def grpo(self, arm: str, *, start: str) -> int:
+        """Train `arm` online from the model of `start`; returns the compute it used."""
+        section = self.recipe.grpo
+        tasks = select_tasks(self.environment, section.split, count=section.tasks, skip=section.skip)
+        result = await run_grpo(
+            tasks,
+            section,
+            model_dir=self.model(start),
+            out_dir=self.model(arm),
+            environment=self.environment,
+            policy=self.policy,
+            on_trajectory=self.store.append,
+            run_id=self.store.root.name,
+            say=self.say,
+        )
+        self.store.seal()
+        self._record(arm, result, sampled=result.generated_tokens)
+        return self.arms[arm].compute
+
+    async def evaluate(self, arm: str) -> None:
+        """Evaluate an arm on the held-out split at both temperatures, and on unseen templates greedily."""
+        await self.policy.load(self.model(arm))
+        known = self.arms.setdefault(arm, Arm())
+        for section in self._evaluations():
+            known.evaluations.append(
+                await evaluation_stage(
+                    self.store,
+                    self.recipe,
+                    arm,
+                    environment=self.environment,
+                    policy=self.policy,
+                    section=section,
+                    say=self.say,
+                )
+            )
+
+    def _evaluations(self) -> list[EvalSection]:
+        section = self.recipe.evaluate
+        sections = [section.model_copy(update={"temperature": t}) for t in _TEMPERATURES]
+        unseen = f"{section.split}_unseen"
+        if unseen in self.environment.splits:
+            sections.append(section.model_copy(update={"split": unseen, "tasks": section.tasks // 5}))
+        return sections
+
+    async def _synthesised(self, section: SynthSection) -> list[Trajectory]:
+        name = f"{section.synthesizer}-{section.skip}-{section.tasks}"
+        await synthesis_stage(
+            self.store,
+            name,
+            section,
+            environment=self.environment,
+            policy=self.policy,
+            seed=self.recipe.seed,
+            say=self.say,
+        )
+        tasks = select_tasks(self.environment, section.split, count=section.tasks, skip=section.skip)
+        wanted = {task.task_id for task in tasks}
+        made = [row for row in self.store.trajectories() if row.task_id in wanted]
+        return [row for row in made if row.synthesizer == section.synthesizer]
+
+    def _record(self, arm: str, result: TrainResult, *, sampled: int) -> None:
+        self.arms[arm] = Arm(
+            row_tokens=result.row_tokens,
+            computed_tokens=result.computed_tokens,
+            sampled_tokens=sampled,
+            seconds=result.seconds,
+        )
+
+
+async def run_prove(seed: int, *, runs: Path, results: Path, say: Say) -> Path:
+    """One repetition of the whole proof; returns the row it wrote, `seed-<n>.json`. Resumes."""
+    started = time.monotonic()
+    recipes = {name: load_recipe(path) for name, path in RECIPES.items()}
+    first = next(iter(recipes.values()))
+    base, label = resolve_model(first.policy.model), model_label(first.policy.model)
+    row: dict[str, Any] = {"seed": seed, "model": label, "versions": runs_.versions(), "worlds": {}}
+    async with open_policy(first.policy, model_dir=base, label=label, say=say) as policy:
+        for name, recipe in recipes.items():
+            seeded = seeded_recipe(recipe, seed)
+            with runs_.open_run(seeded, runs) as store:
+                world = World(
+                    seeded, store, runs_.environment_of(seeded), policy, base, partial(_say, say, name)
+                )
+                await (_travel_desk(world) if name == "travel_desk" else _counter(world))
+            row["worlds"][name] = {arm: _arm_row(found) for arm, found in world.arms.items()}
+    row["seconds"] = round(time.monotonic() - started)
+    path = results / f"seed-{seed}.json"
+    write_atomically(path, json.dumps(row, sort_keys=True) + "\n")
+    say(f"wrote {path}")
+    return path
+
+
+def seeded_recipe(recipe: Recipe, seed: int) -> Recipe:
+    """The recipe of one repetition: its own run directory, and the seed in every stage that draws."""
+    sft = recipe.sft.model_copy(update={"settings": recipe.sft.settings | {"seed": seed}})
+    grpo = recipe.grpo.model_copy(update={"settings": recipe.grpo.settings | {"seed": seed}})
+    changes = {"name": f"{recipe.name}-{seed}", "seed": seed, "sft": sft, "grpo": grpo}
+    return recipe.model_copy(update=changes)
+
+
+async def _travel_desk(world: World) -> None:
+    """All six arms."""
+    demonstrated, rollouts = world.recipe.synth["demonstrations"], world.recipe.synth["rollouts"]
+    await world.evaluate("base")
+    first = await world.demonstrations(demonstrated.tasks)
+    await world.sft("sft", first, start="base")
+    await world.evaluate("sft")
+    budget = await world.grpo("grpo", start="sft")
+    await world.evaluate("grpo")
+    await world.policy.load(world.model("sft"))
+    own = await world.rollouts(rollouts)
+    sampled = sum(row.usage.generated_tokens for row in own)
+    if sampled >= budget:
+        raise ConfigError(f"rejection sampling alone took {sampled} of {budget} tokens; lower its tasks or k")
+    solved = [row for row in own if row.success]
+    await world.sft("rft", solved, start="sft", budget=budget - sampled, sampled=sampled)
+    await world.evaluate("rft")
+    await world.sft("sft_same", first, start="sft", budget=budget)
+    await world.evaluate("sft_same")
+    row_tokens = sum(len(segment.token_ids) for row in first for segment in row.segments)
+    needed = round(demonstrated.tasks * budget / row_tokens) + 1
+    fresh = await world.demonstrations(needed, skip=rollouts.skip + rollouts.tasks)
+    await world.sft("sft_fresh", fresh, start="sft", budget=budget)
+    await world.evaluate("sft_fresh")
+
+
+async def _counter(world: World) -> None:
+    """The positive control: imitation of a slipping demonstrator against reinforcement."""
+    await world.evaluate("base")
+    demonstrated = await world.demonstrations(world.recipe.synth["demonstrations"].tasks)
+    await world.sft("sft", demonstrated, start="base")
+    await world.evaluate("sft")
+    budget = await world.grpo("grpo", start="sft")
+    await world.evaluate("grpo")
+    await world.sft("sft_same", demonstrated, start="sft", budget=budget)
+    await world.evaluate("sft_same")
+
+
+def _arm_row(arm: Arm) -> dict[str, Any]:
+    """An arm as JSON: cost, and per evaluation the rates and the outcome of every task in id order."""
+    return {
+        "row_tokens": arm.row_tokens,
+        "computed_tokens": arm.computed_tokens,
+        "sampled_tokens": arm.sampled_tokens,
+        "seconds": round(arm.seconds, 1),
+        "evaluations": [_evaluation_row(found) for found in arm.evaluations],
+    }
+
+
+def _evaluation_row(found: Evaluation) -> dict[str, Any]:
+    return {
+        "split": found.split,
+        "temperature": found.temperature,
+        "success": [found.success.successes, found.success.trials],
+        "valid_calls": [found.valid_calls.successes, found.valid_calls.trials],
+        "infra_failures": found.infra_failures,
+        "generated_tokens": found.generated_tokens,
+        "templates": [outcome.template for outcome in found.outcomes],
+        "outcomes": [outcome.success for outcome in found.outcomes],
+    }
+
+
+def _say(say: Say, name: str, line: str) -> None:
+    say(f"{name}: {line}")
