@@ -79,9 +79,6 @@ def _failure(
     checker = importlib.import_module("bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker")
     if not called:
         return "called"
-    try:
-        if not checker.state_checker(own.instances, truth.instances)["valid"]:
-            return "state"
-    except RecursionError:
-        return "state"  # a directory copied into itself: gold's state is finite, so this one differs
+    if not checker.state_checker(own.instances, truth.instances)["valid"]:
+        return "state"
     return "" if checker.response_checker(answers, wanted, index)["valid"] else "responses"

@@ -19,7 +19,6 @@ from pipeline.environments.toolkit import ToolEnvironment
 from pipeline.environments.tools import tool
 from tests.pipeline.environments.conftest import Run
 
-
 OURS = [name for name in ENVIRONMENTS if name != "bfcl_multi_turn"]
 """The foreign world needs a package of its own and has its own tests (test_bfcl.py)."""
 

@@ -23,7 +23,11 @@ def test_options_and_dotted_paths() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "text"),
     [
-        ("mars", {}, "there is no environment 'mars'; known environments: counter, travel_desk, bfcl_multi_turn;"),
+        (
+            "mars",
+            {},
+            "there is no environment 'mars'; known environments: counter, travel_desk, bfcl_multi_turn;",
+        ),
         ("nowhere.at_all:make", {}, "there is no module 'nowhere'"),
         ("pipeline.environments.counter:make", {}, "module 'pipeline.environments.counter' has no 'make'"),
         ("counter", {"colour": 1}, "does not take these options ['colour']"),
