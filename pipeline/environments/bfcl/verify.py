@@ -10,6 +10,7 @@ of calls, which upstream does not judge either.
 
 from __future__ import annotations
 
+import copy
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -65,7 +66,7 @@ def fresh_world(task: Task) -> World:
 
 
 def _again(world: World, call: PlayedCall) -> str:
-    text = world.call(call.name, call.arguments).text
+    text = world.call(call.name, copy.deepcopy(call.arguments)).text  # worlds keep and change arguments
     if text != call.text:
         raise RuntimeError(
             f"{call.name} answered {call.text!r:.80} in the episode, {text!r:.80} when replayed"
