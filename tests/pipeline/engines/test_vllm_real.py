@@ -6,6 +6,8 @@ Needs `.venv-serve` and the embedded model; about a minute on two cores.
 from __future__ import annotations
 
 import asyncio
+import json
+import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
@@ -112,8 +114,6 @@ def test_a_prompt_beyond_the_context_is_refused_with_the_servers_words(vllm_serv
 
 def perturbed(source: Path, target: Path) -> Path:
     """The same model with its last layers scaled: other answers, same shapes."""
-    import shutil
-
     from safetensors.torch import load_file, save_file
 
     target.mkdir()
@@ -154,22 +154,28 @@ def test_pushed_weights_answer_under_a_cached_prefix_and_their_digest_is_ours(
     on(vllm_server, work)
 
 
-def test_a_pushed_adapter_answers_and_can_be_replaced(vllm_server: ModelServer, tmp_path: Path) -> None:
+def adapter(directory: Path, *, scale: float) -> Path:
+    """A LoRA adapter of rank 4 on the value projections; `scale` 0 changes nothing."""
     import torch
-    from peft import LoraConfig, get_peft_model
-    from transformers import AutoModelForCausalLM
+    from safetensors.torch import save_file
 
-    model = get_peft_model(
-        AutoModelForCausalLM.from_pretrained(fetch_smollm2()),
-        LoraConfig(r=8, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM"),
-    )
-    directories = []
-    for scale in (0.0, 0.5):
-        for name, parameter in model.named_parameters():
-            if "lora_B" in name:
-                torch.nn.init.constant_(parameter, scale * 0.05)
-        directories.append(tmp_path / f"adapter{scale}")
-        model.save_pretrained(directories[-1])
+    weights = {}
+    for layer in range(30):
+        prefix = f"base_model.model.model.layers.{layer}.self_attn.v_proj"
+        weights[f"{prefix}.lora_A.weight"] = torch.full((4, 576), 0.05)
+        weights[f"{prefix}.lora_B.weight"] = torch.full((192, 4), scale)
+    config = {
+        "peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 4, "lora_alpha": 4, "target_modules": ["v_proj"],
+        "bias": "none", "base_model_name_or_path": "policy",
+    }  # fmt: skip
+    directory.mkdir()
+    save_file(weights, directory / "adapter_model.safetensors")
+    (directory / "adapter_config.json").write_text(json.dumps(config))
+    return directory
+
+
+def test_a_pushed_adapter_answers_and_is_replaced_in_place(vllm_server: ModelServer, tmp_path: Path) -> None:
+    directories = [adapter(tmp_path / f"adapter-{scale}", scale=scale) for scale in (0.0, 0.05)]
 
     async def work(engine: VllmEngine) -> list[Completion]:
         answers = await engine.generate(PROMPT, greedy())
