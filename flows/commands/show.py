@@ -33,11 +33,12 @@ def diagnose(run: RunArgument, as_json: JsonOption = False) -> None:
 def report(run: RunArgument) -> None:
     """Write report/index.html (opens offline) and report/report.json."""
     from data.store import Store
+    from flows.stages.policy import policy_label
     from flows.stages.report import report as write
-    from rl.models import model_label
+    from flows.stages.show import policy_of
 
     with Store.open(run) as store:
-        typer.echo(write(store, model_label=model_label(store.recipe["policy"]["model"])))
+        typer.echo(write(store, model_label=policy_label(policy_of(store))))
 
 
 def publish(
@@ -50,10 +51,11 @@ def publish(
     """Publish the curated trajectories: messages, tokens and records, with a card; leaks are refused."""
     from data.publish import publish as send
     from data.store import Store
-    from rl.models import model_label
+    from flows.stages.policy import policy_label
+    from flows.stages.show import policy_of
 
     with Store.open(run) as store:
-        label = model_label(store.recipe["policy"]["model"])
+        label = policy_label(policy_of(store))
         done = send(
             store, to=to, license_id=license_id, model_label=label, private=not public, dry_run=dry_run
         )

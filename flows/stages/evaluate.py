@@ -89,11 +89,19 @@ async def evaluate(
             synthesizer="rejection_sampling", tasks=section.tasks, options={"k": section.rollouts}
         )
         synthesizer = make_synthesizer(plan, environment=environment, policy=acting, store=store, seed=seed)
-        await synthesize(store, synthesizer, tasks, planned=len(tasks) * section.rollouts, say=say)
+        meter = await synthesize(
+            store,
+            synthesizer,
+            tasks,
+            planned=len(tasks) * section.rollouts,
+            give_up_after=policy.max_in_flight,
+            say=say,
+        )
         wanted = {task.task_id for task in tasks}
         rows = [row for row in store.trajectories() if row.task_id in wanted]
-        failures = sum(1 for row in store.failures() if row.task_id in wanted)
-    return summarise(rows, name=name, section=section, infra_failures=failures)
+    if not rows:
+        raise meter.failure()
+    return summarise(rows, name=name, section=section, infra_failures=len(meter.unfinished))
 
 
 def summarise(

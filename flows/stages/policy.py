@@ -1,8 +1,8 @@
 """The live policy of a run: renderer, engine and, where one is needed, its server.
 
-Without a URL in the recipe a server is started for the run, once: later weights are pushed under it
-in a fraction of a second. With a URL the server is the user's: it is checked, used and left running. The scripted
-policy needs no server and cannot be trained.
+Without a URL in the recipe a server is started for the run, once: later weights are pushed under it in a
+fraction of a second. With a URL the server is the user's: it is checked, used and left running. The
+scripted policy needs no server and cannot be trained.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""What a stage tells while it works: rates, solve rate, failures by kind, time left. Draws nothing itself."""
+"""What a stage tells while it works: rates, solve rate, failures by kind, time left; and its alarm.
+
+The alarm is about episodes that the infrastructure broke: how many in a row, and which were not made up
+for by a later attempt. Draws nothing itself.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,19 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from data.trajectories import Termination, Trajectory
+from data.errors import TrajsmithError
+from data.trajectories import Blame, Termination, Trajectory
+from pipeline.errors import EngineError, EnvironmentFailure, JudgeError, UserSimulatorError
 
 Say = Callable[[str], None]
 """Receives one status line; the command line prints it, tests collect it, a flow logs it."""
+
+
+_ERRORS: dict[Blame, type[TrajsmithError]] = {
+    Blame.TOOL: EnvironmentFailure,
+    Blame.JUDGE: JudgeError,
+    Blame.USER_SIMULATOR: UserSimulatorError,
+}
 
 
 def silent(line: str) -> None:
@@ -28,6 +41,10 @@ class Meter:
     solved: int = 0
     tokens: int = 0
     endings: Counter[str] = field(default_factory=Counter)
+    broken_in_a_row: int = 0
+    """Episodes the infrastructure broke since the last one it did not."""
+    unfinished: dict[tuple[str, int], Trajectory] = field(default_factory=dict)
+    """The last broken attempt of every (group, rollout) that no attempt has finished."""
     _start: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -41,6 +58,21 @@ class Meter:
         self.solved += bool(trajectory.success)
         if trajectory.termination is not Termination.FINISHED:
             self.endings[trajectory.termination.value] += 1
+        key = trajectory.group_id, trajectory.rollout_index
+        if trajectory.termination is Termination.INFRA_FAILURE:
+            self.broken_in_a_row += 1
+            self.unfinished[key] = trajectory
+        else:
+            self.broken_in_a_row = 0
+            self.unfinished.pop(key, None)
+
+    def failure(self) -> TrajsmithError:
+        """The error of the broken episodes, by whom the last is blamed on."""
+        last = list(self.unfinished.values())[-1]
+        return _ERRORS.get(last.blame, EngineError)(
+            f"{len(self.unfinished)} episodes were broken by infrastructure and have no reward; the last: "
+            f"{last.error or last.termination}. The same command tries them again"
+        )
 
     @property
     def seconds(self) -> float:

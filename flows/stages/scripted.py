@@ -115,8 +115,9 @@ class ScriptedPolicy:
                 if turn.role is Role.ASSISTANT and not _is_malformed(turn):
                     script.next_turn(turns[:index])
             return script.next_turn(turns) or assistant(GIVE_UP)
-        except (LookupError, ValueError):
-            return assistant(GIVE_UP)  # an earlier mistake left gold without what it needs
+        except (LookupError, ValueError, RuntimeError):
+            # An earlier mistake left gold without what it needs; a `next` of it then ends as RuntimeError.
+            return assistant(GIVE_UP)
 
 
 def read_dialogue(renderer: ChatMLRenderer, prompt: Sequence[int]) -> list[Turn]:
@@ -153,9 +154,7 @@ def _is_malformed(turn: Turn) -> bool:
     return any(not call.ok for call in turn.tool_calls)
 
 
-def _wrong_argument(
-    turn: Turn, turns: Sequence[Turn], tools: Sequence[ToolSpec], rng: random.Random
-) -> Turn:
+def _wrong_argument(turn: Turn, turns: Sequence[Turn], tools: Sequence[ToolSpec], rng: random.Random) -> Turn:
     """Values of the first call replaced by others its schema allows; giving up where there are none."""
     specs = {tool.name: tool for tool in tools}
     for call in turn.tool_calls[:1]:

@@ -7,19 +7,28 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http.server import ThreadingHTTPServer
 
+from data.recipe import read_recipe
 from data.store import Store
 from data.trajectories import Trajectory
+from flows.stages.policy import policy_model
+from flows.stages.recipe import PolicySection
 from pipeline.errors import ConfigError
 from pipeline.renderers.base import Renderer
 from pipeline.renderers.load import load_renderer
 from pipeline.reporting.server import Source, make_server
 
 
+def policy_of(store: Store) -> PolicySection:
+    """The policy of a run, or of the run that an evaluation's directory belongs to."""
+    recipe = store.recipe
+    if "evaluation" in recipe:
+        recipe = read_recipe(store.root.resolve().parents[1])
+    return PolicySection.model_validate(recipe["policy"])
+
+
 def renderer_of(store: Store) -> Renderer:
     """The renderer of the run's model."""
-    from rl.models import resolve_model
-
-    return load_renderer(resolve_model(store.recipe["policy"]["model"]))
+    return load_renderer(policy_model(policy_of(store)))
 
 
 @contextmanager

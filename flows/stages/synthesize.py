@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Sequence
+from contextlib import aclosing
 from typing import Any
 
 from data.store import Store
@@ -73,24 +74,34 @@ def make_synthesizer(
 
 
 async def synthesize(
-    store: Store, synthesizer: Synthesizer, tasks: Sequence[Task], *, planned: int, say: Say = silent
+    store: Store,
+    synthesizer: Synthesizer,
+    tasks: Sequence[Task],
+    *,
+    planned: int,
+    give_up_after: int = 64,
+    say: Say = silent,
 ) -> Meter:
     """Make the missing trajectories of `tasks`, append each as it finishes, seal at the end.
 
-    `planned` is the number of episodes of the whole stage, for the progress line.
+    `planned` is the number of episodes of the whole stage, for the progress line. Where infrastructure
+    breaks `give_up_after` episodes in a row, it is down: raises EngineError (or whose error it is).
     """
     known = store.ids("tasks")
     for task in tasks:
         if task.task_id not in known:
             store.append(task)
     meter, next_line = Meter(planned), _SAY_EVERY_SECONDS
-    made = synthesizer.synthesize(tasks, done=store.ids("trajectories"), failed=store.ids("failures"))
-    async for trajectory in made:
-        store.append(trajectory)
-        meter.add(trajectory)
-        if meter.seconds >= next_line:
-            say(meter.line())
-            next_line = meter.seconds + _SAY_EVERY_SECONDS
+    done, failed = store.ids("trajectories"), store.ids("failures")
+    async with aclosing(synthesizer.synthesize(tasks, done=done, failed=failed)) as made:
+        async for trajectory in made:
+            store.append(trajectory)
+            meter.add(trajectory)
+            if meter.broken_in_a_row >= give_up_after:
+                raise meter.failure()
+            if meter.seconds >= next_line:
+                say(meter.line())
+                next_line = meter.seconds + _SAY_EVERY_SECONDS
     store.seal()
     say(meter.line())
     return meter

@@ -108,7 +108,7 @@ async def run_grpo(
 
     config = settings_of(GrpoConfig, section.settings, "grpo.settings")
     # The trainer waits for rollouts inside its own event loop, so it needs its own connections.
-    engine = policy.engine.twin()
+    engine = policy.server_engine().twin()
     source = Online(
         tasks=tasks,
         environment=environment,

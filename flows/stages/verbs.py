@@ -6,24 +6,28 @@ printing (`flows.commands`).
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from data.files import write_atomically
 from data.store import Store
+from data.tasks import Task
 from flows.stages import run as runs_
 from flows.stages.curate import Curation, curate
 from flows.stages.evaluate import Evaluation, evaluate
-from flows.stages.policy import LivePolicy, open_policy
+from flows.stages.policy import LivePolicy, open_policy, policy_label, policy_model
 from flows.stages.progress import Say
 from flows.stages.recipe import EvalSection, Recipe, SynthSection
 from flows.stages.report import CURATION, save_evaluation
 from flows.stages.synthesize import make_synthesizer, select_tasks, synthesize
 from flows.stages.train import grpo_tasks, latest_model, run_grpo, run_sft, sft_data
 from pipeline.environments.base import Environment
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, EnvironmentFailure
 from pipeline.renderers.base import Renderer
 from pipeline.renderers.load import load_renderer
-from rl.models import model_label, resolve_model
+from rl.models import resolve_model
 
 
 def synthesis_plan(recipe: Recipe, stage: str = "") -> list[str]:
@@ -43,17 +47,45 @@ def synthesis_plan(recipe: Recipe, stage: str = "") -> list[str]:
 async def run_synthesis(recipe: Recipe, stage: str, *, runs: Path, url: str, say: Say) -> None:
     """Run the recipe's synthesis stages (or one) with the run's newest model."""
     stages = chosen_stages(recipe, stage)
+    async with open_work(recipe, runs=runs, url=url, say=say) as work:
+        for name, section in stages.items():
+            await synthesis_stage(
+                work.store,
+                name,
+                section,
+                environment=work.environment,
+                policy=work.policy,
+                seed=recipe.seed,
+                say=say,
+            )
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a stage that acts works with."""
+
+    recipe: Recipe
+    store: Store
+    environment: Environment
+    policy: LivePolicy
+
+
+@asynccontextmanager
+async def open_work(
+    recipe: Recipe, *, runs: Path, url: str = "", model: str = "", say: Say
+) -> AsyncIterator[Work]:
+    """The run, open for writing, and the policy that `model` names (see `chosen_model`)."""
     environment = runs_.environment_of(recipe)
     with runs_.open_run(recipe, runs) as store:
-        base = resolve_model(recipe.policy.model)
-        model_dir = latest_model(store.root, base)
+        model_dir = chosen_model(store.root, policy_model(recipe.policy), model)
         async with open_policy(
-            with_url(recipe, url).policy, model_dir=model_dir, label=model_label(base), say=say
+            with_url(recipe, url).policy,
+            model_dir=model_dir,
+            label=policy_label(recipe.policy),
+            environment=environment,
+            say=say,
         ) as policy:
-            for name, section in stages.items():
-                await synthesis_stage(
-                    store, name, section, environment=environment, policy=policy, seed=recipe.seed, say=say
-                )
+            yield Work(recipe, store, environment, policy)
 
 
 async def synthesis_stage(
@@ -65,28 +97,58 @@ async def synthesis_stage(
     policy: LivePolicy,
     seed: int,
     say: Say,
+    shard: tuple[int, int] = (0, 1),
 ) -> None:
-    """One synthesis over an open policy; nothing is made twice."""
+    """One synthesis over an open policy; nothing is made twice.
+
+    `shard` (i, n) makes only every n-th task from number i on, and leaves the manifest to the whole.
+    Raises EngineError or EnvironmentFailure where episodes are left that infrastructure broke.
+    """
+    number, count = shard
     config, inputs = section.model_dump(mode="json"), {"weights": policy.engine.weights_version}
     if runs_.stage_done(store, f"synth-{name}", config=config, inputs=inputs):
         say(f"synth {name}: done before")
         return
-    tasks = select_tasks(environment, section.split, count=section.tasks, skip=section.skip)
+    tasks = select_tasks(environment, section.split, count=section.tasks, skip=section.skip)[number::count]
     synthesizer = make_synthesizer(section, environment=environment, policy=policy, store=store, seed=seed)
     meter = await synthesize(
         store,
         synthesizer,
         tasks,
-        planned=planned_episodes(section),
+        planned=planned_episodes(section) * len(tasks) // section.tasks,
+        give_up_after=policy.max_in_flight,
         say=lambda line: say(f"synth {name}: {line}"),
     )
-    counts = {"episodes": meter.finished, "solved": meter.solved}
-    runs_.finish(store, f"synth-{name}", config=config, inputs=inputs, counts=counts)
+    if meter.unfinished:
+        raise meter.failure()
+    if count == 1:
+        refuse_wrong_gold(store, section, tasks)
+        counts = {"tasks": len(tasks), "trajectories": len(store.ids("trajectories"))}
+        runs_.finish(store, f"synth-{name}", config=config, inputs=inputs, counts=counts)
+
+
+def refuse_wrong_gold(store: Store, section: SynthSection, tasks: Sequence[Task]) -> None:
+    """EnvironmentFailure where a stored demonstration of `tasks` without slips did not score 1."""
+    if section.synthesizer != "demonstration" or section.options.get("slip"):
+        return
+    wanted = {task.task_id for task in tasks}
+    wrong = sum(
+        row.synthesizer == "demonstration"
+        and row.policy.name == "gold"
+        and row.task_id in wanted
+        and not row.success
+        for row in store.trajectories()
+    )
+    if wrong:
+        raise EnvironmentFailure(
+            f"{store.root} holds {wrong} demonstrations whose gold did not score 1. Mend the environment "
+            f"(`trajsmith env check` shows where) and start a run of another name"
+        )
 
 
 async def run_curation(recipe: Recipe, *, runs: Path, say: Say) -> Curation:
     """Curate the run's trajectories."""
-    renderer = load_renderer(resolve_model(recipe.policy.model))
+    renderer = load_renderer(policy_model(recipe.policy))
     with runs_.open_run(recipe, runs) as store:
         return await curation_stage(
             store, recipe, environment=runs_.environment_of(recipe), renderer=renderer, say=say
@@ -134,10 +196,14 @@ async def train_grpo(recipe: Recipe, *, runs: Path, url: str, dry_run: bool, say
         tasks = grpo_tasks(store, recipe.grpo, environment)
         if dry_run:
             return f"would train on {len(tasks)} tasks; settings {recipe.grpo.settings}"
-        base = resolve_model(recipe.policy.model)
+        base = policy_model(recipe.policy)
         start = chosen_model(store.root, base, "sft") if (store.root / "models" / "sft").is_dir() else base
         async with open_policy(
-            with_url(recipe, url).policy, model_dir=start, label=model_label(base), say=say
+            with_url(recipe, url).policy,
+            model_dir=start,
+            label=policy_label(recipe.policy),
+            environment=environment,
+            say=say,
         ) as policy:
             result = await run_grpo(
                 tasks,
@@ -160,17 +226,25 @@ async def run_evaluation(
     recipe: Recipe, model: str, *, name: str, runs: Path, url: str, say: Say
 ) -> Evaluation:
     """Evaluate a model of the run (base, a stage, a directory; the newest by default)."""
-    environment = runs_.environment_of(recipe)
-    with runs_.open_run(recipe, runs) as store:
-        base = resolve_model(recipe.policy.model)
-        model_dir = chosen_model(store.root, base, model)
-        name = name or ("base" if model_dir == base else model_dir.name)
-        async with open_policy(
-            with_url(recipe, url).policy, model_dir=model_dir, label=model_label(base), say=say
-        ) as policy:
-            return await evaluation_stage(
-                store, recipe, name, environment=environment, policy=policy, section=recipe.evaluate, say=say
-            )
+    async with open_work(recipe, runs=runs, url=url, model=model, say=say) as work:
+        return await evaluation_stage(
+            work.store,
+            recipe,
+            name or evaluation_name(work.store.root, recipe, model),
+            environment=work.environment,
+            policy=work.policy,
+            section=recipe.evaluate,
+            say=say,
+        )
+
+
+def evaluation_name(root: Path, recipe: Recipe, model: str) -> str:
+    """What an evaluation is called by default: after its model, or `scripted`."""
+    if recipe.policy.engine == "scripted":
+        return "scripted"
+    base = resolve_model(recipe.policy.model)
+    model_dir = chosen_model(root, base, model)
+    return "base" if model_dir == base else model_dir.name
 
 
 async def evaluation_stage(
