@@ -26,7 +26,8 @@ from rl.checkpoints import Checkpoints
 from rl.grpo_config import GrpoConfig, PushKind
 from rl.grpo_sources import Online, Replay, Source
 from rl.lm import load_model, require_torch
-from rl.optimizer import DivergedError, make_optimizer
+from rl.models import checkpoint_digest
+from rl.optimizer import make_optimizer
 from rl.results import StepMetrics, TrainResult, finish, finished_result
 from rl.rows import Row, drop_overlong, grpo_rows
 from rl.weights import copy_sidecars, model_digest, save_adapter, save_weights
@@ -51,7 +52,7 @@ def train_grpo(
     identity = {
         "stage": "grpo",
         "config": _identity(config),
-        "model": str(model_dir),
+        "model": checkpoint_digest(model_dir),
         "source": f"{type(source).__name__} {source.identity()}",
     }
     if (done := finished_result(out_dir, identity)) is not None:
@@ -173,8 +174,6 @@ class _Run:
     def after_step(self, trainer: Any) -> None:
         """Push the weights, record the step, checkpoint."""
         config, number = self.config, len(self.history) + 1
-        if trainer.grad_norm != trainer.grad_norm or trainer.grad_norm == float("inf"):
-            raise DivergedError(f"gradient norm is {trainer.grad_norm} at step {number}; lower learning_rate")
         fresh = trainer.batch.iteration == 1
         # Rollouts are part of TRL's step, so their time is taken off the step's.
         train_seconds = time.perf_counter() - self.step_started - (self.collected.seconds if fresh else 0.0)
@@ -340,10 +339,9 @@ def _quiet_trl() -> Iterator[None]:
         yield
 
 
+_NOT_SEMANTIC = ("checkpoint_every", "tokens_per_pass", "share_prefixes", "max_in_flight")
+"""Settings that change how the work is done, not what comes out (but for rounding)."""
+
+
 def _identity(config: GrpoConfig) -> dict[str, Any]:
-    """The settings that change the result: not how often it is saved, nor how many rollouts run at once."""
-    return {
-        name: value
-        for name, value in asdict(config).items()
-        if name not in ("checkpoint_every", "max_in_flight")
-    }
+    return {name: value for name, value in asdict(config).items() if name not in _NOT_SEMANTIC}

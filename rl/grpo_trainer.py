@@ -19,6 +19,7 @@ from trl import GRPOTrainer
 
 from rl.grpo_config import Correction, GrpoConfig, LossType
 from rl.lm import token_logprobs
+from rl.optimizer import clip_gradients
 from rl.packing import Pass, plan_passes
 from rl.rows import Row
 
@@ -95,7 +96,7 @@ class RowTrainer(GRPOTrainer):
         self._step += 1
         self.sums.loss = float(total)
         parameters = [parameter for parameter in model.parameters() if parameter.grad is not None]
-        self.grad_norm = float(torch.nn.utils.clip_grad_norm_(parameters, self.settings.max_grad_norm))
+        self.grad_norm = clip_gradients(parameters, self.settings.max_grad_norm)
         return total
 
     def _share(self, chunk: dict[str, Any], batch: RolloutBatch) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -43,16 +45,22 @@ def make_optimizer(model: Any, *, learning_rate: float, weight_decay: float) -> 
 
 def step_optimizer(model: Any, optimizer: Any, *, learning_rate: float, max_grad_norm: float) -> float:
     """Clip, step, clear; returns the gradient norm before clipping. DivergedError where it is not finite."""
-    torch = require_torch()
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    norm = float(torch.nn.utils.clip_grad_norm_(parameters, max_grad_norm))
-    if norm != norm or norm == float("inf"):
-        raise DivergedError(
-            f"gradient norm is {norm} at learning rate {learning_rate}; lower the learning rate and run "
-            f"again (the last checkpoint is kept)"
-        )
+    norm = clip_gradients(parameters, max_grad_norm)
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
+    return norm
+
+
+def clip_gradients(parameters: Sequence[Any], max_grad_norm: float) -> float:
+    """Scale gradients down to `max_grad_norm`; their norm before. DivergedError where it is not finite."""
+    torch = require_torch()
+    norm = float(torch.nn.utils.clip_grad_norm_(parameters, max_grad_norm))
+    if not math.isfinite(norm):
+        raise DivergedError(
+            f"gradient norm is {norm}, so this step was not taken; lower learning_rate and run again "
+            f"(the last checkpoint is kept)"
+        )
     return norm

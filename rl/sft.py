@@ -22,6 +22,7 @@ from data.trajectories import Trajectory
 from rl.audit import audit
 from rl.checkpoints import Checkpoints
 from rl.lm import LoraSettings, Precision, load_model, require_torch, token_logprobs
+from rl.models import checkpoint_digest
 from rl.optimizer import Schedule, learning_rate_at, make_optimizer, step_optimizer
 from rl.packing import Pass, plan_passes
 from rl.results import StepMetrics, TrainResult, finish, finished_result
@@ -107,7 +108,7 @@ def train_sft(
     identity = {
         "stage": "sft",
         "config": _identity(config),
-        "model": str(model_dir),
+        "model": checkpoint_digest(model_dir),
         "rows": rows_digest(rows),
     }
     if (done := finished_result(out_dir, identity)) is not None:
@@ -218,6 +219,9 @@ def _step(
     )
 
 
+_NOT_SEMANTIC = ("checkpoint_every", "tokens_per_pass", "share_prefixes")
+"""Settings that change how the work is done, not what comes out (but for rounding)."""
+
+
 def _identity(config: SftConfig) -> dict[str, Any]:
-    """The settings that change the result (how often it is checkpointed does not)."""
-    return {name: value for name, value in asdict(config).items() if name != "checkpoint_every"}
+    return {name: value for name, value in asdict(config).items() if name not in _NOT_SEMANTIC}

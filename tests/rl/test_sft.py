@@ -198,6 +198,11 @@ def test_left_overs_of_a_killed_write_are_removed(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.fixture(scope="module")
+def undisturbed(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
+    return _train(tiny, tmp_path_factory.mktemp("whole") / "out", SHORT)
+
+
 _CHILD = """
 import sys
 import warnings
@@ -220,13 +225,12 @@ train_sft(three_rows(), model_dir=model, out_dir=out, config=SHORT, stop_token_i
     ],
 )
 def test_kill_9_around_a_checkpoint_loses_no_finished_step(
-    tiny: Path, tmp_path: Path, point: str, resumed_from: int
+    tiny: Path, tmp_path: Path, undisturbed: TrainResult, point: str, resumed_from: int
 ) -> None:
-    whole = _train(tiny, tmp_path / "whole", SHORT)
-    environment = os.environ | {"TRAJSMITH_KILL_AT": point}
+    environment = os.environ | {"TRAJSMITH_KILL_AT": point, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", _CHILD, str(tiny), str(tmp_path / "cut")]
     assert subprocess.run(command, env=environment, capture_output=True).returncode == -signal.SIGKILL
     resumed = _train(tiny, tmp_path / "cut", SHORT)
     assert resumed.resumed_from == resumed_from
-    assert resumed.weights_digest == whole.weights_digest
+    assert resumed.weights_digest == undisturbed.weights_digest
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
