@@ -48,16 +48,22 @@ async def run_synthesis(recipe: Recipe, stage: str, *, runs: Path, url: str, say
     """Run the recipe's synthesis stages (or one) with the run's newest model."""
     stages = chosen_stages(recipe, stage)
     async with open_work(recipe, runs=runs, url=url, say=say) as work:
-        for name, section in stages.items():
-            await synthesis_stage(
-                work.store,
-                name,
-                section,
-                environment=work.environment,
-                policy=work.policy,
-                seed=recipe.seed,
-                say=say,
-            )
+        for name in stages:
+            await synthesise(work, name, say=say)
+
+
+async def synthesise(work: Work, name: str, *, say: Say, shard: tuple[int, int] = (0, 1)) -> None:
+    """The stage `name` of the recipe, or a shard of it; see `synthesis_stage`."""
+    await synthesis_stage(
+        work.store,
+        name,
+        work.recipe.synth[name],
+        environment=work.environment,
+        policy=work.policy,
+        seed=work.recipe.seed,
+        say=say,
+        shard=shard,
+    )
 
 
 @dataclass(frozen=True)

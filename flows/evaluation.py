@@ -1,0 +1,34 @@
+"""The evaluation flow: held-out episodes; the evaluation and its diagnosis as artifacts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from prefect import flow, task
+
+from data.store import Store
+from flows.flow_parts import RETRYING, RUNS, one_flow_per_run, publish_table, say
+from flows.stages import verbs
+from flows.stages.evaluate import Evaluation
+from flows.stages.recipe import Recipe, load_recipe
+from flows.stages.report import diagnose_run
+from flows.stages.tables import diagnosis_markdown, evaluation_markdown
+
+
+@task(name="evaluate", **RETRYING)
+async def evaluate(recipe: Recipe, model: str, name: str, runs: Path, url: str) -> Evaluation:
+    """Play the missing episodes and summarise all."""
+    return await verbs.run_evaluation(recipe, model, name=name, runs=runs, url=url, say=say())
+
+
+@flow(name="evaluation")
+async def evaluation(recipe: Path, runs: Path = RUNS, model: str = "", name: str = "", url: str = "") -> None:
+    """Evaluate a model of the run, the newest by default."""
+    loaded = load_recipe(recipe)
+    async with one_flow_per_run(loaded, runs):
+        found = await evaluate(loaded, model, name, runs, url)
+    await publish_table(loaded, "evaluation", evaluation_markdown(found))
+    with Store.open(runs / loaded.name) as store:
+        diagnosis, _ = diagnose_run(store)
+    if diagnosis is not None:
+        await publish_table(loaded, "diagnosis", diagnosis_markdown(diagnosis))
