@@ -2,8 +2,9 @@
 
 Run as `python serve_guard.py FD GRACE COMMAND...` in a process group of its own. The owner holds the
 other end of the pipe FD; when that closes, the owner's process is gone or the server ends, all the
-group gets SIGTERM, after GRACE seconds SIGKILL, and is reaped. Standard library only; the file is run by path. Not
-covered: the guard itself being killed with SIGKILL (the owner's own stop still ends the group).
+group gets SIGTERM, after GRACE seconds SIGKILL, and is reaped. Standard library only; the file is run
+by path. Not covered: the guard itself being killed with SIGKILL (the owner's own stop still ends the
+group).
 """
 
 from __future__ import annotations
