@@ -55,7 +55,8 @@ class ServerSettings:
     kv_cache_gib: int = 1
     """Memory of the key-value cache where there is no GPU."""
     cpu_cores: str = ""
-    """Cores to run on where there is no GPU, e.g. "0-3"; replicas on one machine need cores of their own."""
+    """Cores to compute on where there is no GPU, e.g. "0-3"; "" = $VLLM_CPU_OMP_THREADS_BIND, else all.
+    Replicas on one machine need cores of their own."""
     start_timeout: float = 300.0
     """Seconds until an unhealthy server is given up."""
     stop_grace: float = 10.0
@@ -158,24 +159,25 @@ class ModelServer:
             # Without a GPU a seeded request kills the engine when its prompt is prefilled in chunks.
             switches += ["--enforce-eager", "--no-enable-chunked-prefill"]
             flags["--max-num-batched-tokens"] = max(settings.max_model_len, _PREFILL_TOKENS)
+            # The default of 128 tokens is longer than most turns, so little would be found in the cache.
+            flags["--block-size"] = 32
         words = [str(word) for pair in flags.items() for word in pair]
         module = "vllm.entrypoints.openai.api_server"
         return [str(python), "-m", module, *words, *switches, *settings.extra_args]
 
     def environment(self) -> dict[str, str]:
         """The server's environment: the caller's plus what makes weights updatable and the start offline."""
-        cores = {"VLLM_CPU_OMP_THREADS_BIND": self.settings.cpu_cores} if self.settings.cpu_cores else {}
-        return (
-            os.environ
-            | cores
-            | {
-                "VLLM_SERVER_DEV_MODE": "1",
-                "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
-                "VLLM_NO_USAGE_STATS": "1",
-                "VLLM_CPU_KVCACHE_SPACE": str(self.settings.kv_cache_gib),
-                "HF_HUB_OFFLINE": "1",
-            }
-        )
+        # Left alone, the server keeps a core free for itself, which is half of a machine of two.
+        every_core = ",".join(map(str, sorted(os.sched_getaffinity(0))))
+        cores = self.settings.cpu_cores or os.environ.get("VLLM_CPU_OMP_THREADS_BIND", every_core)
+        return os.environ | {
+            "VLLM_CPU_OMP_THREADS_BIND": cores,
+            "VLLM_SERVER_DEV_MODE": "1",
+            "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
+            "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_CPU_KVCACHE_SPACE": str(self.settings.kv_cache_gib),
+            "HF_HUB_OFFLINE": "1",
+        }
 
     def stop(self) -> None:
         """End the whole group and wait until no process of it is left. Safe to call twice."""

@@ -42,10 +42,22 @@ class VllmEngine:
         """`model` is the served name, `name` what results show; `urls` without `/v1`."""
         self.model, self.name = model, name or model
         self.weights_version = weights_version
+        self.urls, self._policy, self._transport = tuple(urls), policy, transport
         self.pool = HttpPool(urls, policy=policy, transport=transport)
         self._running, self._updating = 0, False
         self._changed: asyncio.Condition | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+
+    def twin(self) -> VllmEngine:
+        """Another engine on the same servers, with connections of its own: for use in another event loop."""
+        return VllmEngine(
+            self.urls,
+            model=self.model,
+            name=self.name,
+            weights_version=self.weights_version,
+            policy=self._policy,
+            transport=self._transport,
+        )
 
     async def generate(
         self, token_ids: list[int], sampling: Sampling, *, n: int = 1, affinity: str = ""

@@ -48,20 +48,20 @@ class CounterSession(ToolSession):
 
 
 class CounterEnvironment(ToolEnvironment):
-    """`steps`: which numbers of calls to ask for."""
+    """`steps`: which numbers of calls to ask for; `digits`: starts are 10 to 10**digits - 1."""
 
     name = "counter"
     splits = ("train", "dev", "heldout")
     session = CounterSession
 
-    def __init__(self, *, steps: tuple[int, ...] = (1, 2), **options: Any) -> None:
+    def __init__(self, *, steps: tuple[int, ...] = (1, 2), digits: int = 2, **options: Any) -> None:
         super().__init__(**options)
-        self.steps = steps
+        self.steps, self.digits = steps, digits
 
     def tasks(self, split: str) -> Iterator[Task]:
-        """All starts 10 to 99 of the split with all amounts, in a fixed shuffled order."""
+        """All starts of the split with all amounts, in a fixed shuffled order."""
         self.check_split(split)
-        starts = [start for start in range(10, 100) if str(start)[-1] in _LAST_DIGITS[split]]
+        starts = [start for start in range(10, 10**self.digits) if str(start)[-1] in _LAST_DIGITS[split]]
         cases = [
             (start, amounts)
             for steps in self.steps
