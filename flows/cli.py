@@ -9,6 +9,7 @@ Heavy imports wait until a verb runs.
 from __future__ import annotations
 
 import sys
+from typing import NoReturn
 
 import typer
 
@@ -48,11 +49,9 @@ app.command("prove")(make.prove)
 def main() -> None:
     """Entry point of the `trajsmith` command."""
     try:
-        app(standalone_mode=False)
-    except typer.Exit as leaving:
-        sys.exit(leaving.exit_code)
+        code = app(standalone_mode=False)  # a typer.Exit of a verb comes back as its code
     except (typer.Abort, KeyboardInterrupt):
-        _fail("interrupted; the same command goes on where this one stopped", 130)
+        code = 130
     except TrajsmithError as error:
         _fail(str(error), error.exit_code)
     except Exception as error:
@@ -60,10 +59,14 @@ def main() -> None:
         if usage is None:
             raise
         _fail(usage(), 2)
+    if code == 130:
+        _fail("interrupted; the same command goes on where this one stopped", 130)
+    sys.exit(code)
 
 
-def _fail(message: str, code: int) -> None:
-    print(f"trajsmith: {message}", file=sys.stderr)
+def _fail(message: str, code: int) -> NoReturn:
+    if message:
+        print(f"trajsmith: {message}", file=sys.stderr)
     sys.exit(code)
 
 
