@@ -1,4 +1,4 @@
-"""`trajsmith synth` in a process of its own that reports every record it has appended, to be killed at work."""
+"""`trajsmith synth` in a process of its own that reports every appended record, to be killed at work."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import flows.stages.verbs  # noqa: F401  what the command imports late is loaded once, in the fork server
-import pipeline.environments.counter
-import pipeline.renderers.chatml
 import synthesizers.demonstration
 import synthesizers.rejection_sampling  # noqa: F401
 from data import faults
@@ -21,7 +19,7 @@ DONE = -1
 
 
 def main(recipe: Path, runs: Path, kill_at: str, hold_at: int, reports: Connection) -> None:
-    """Report the count of appended records, wait for a word at record `hold_at`, then DONE; ends as the verb."""
+    """Report each appended record, wait for a word at number `hold_at`, report DONE; ends as the verb."""
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ[faults.VARIABLE] = kill_at

@@ -1,11 +1,11 @@
-"""What the tests of the stages share: a small recipe, the command line in this process, worlds that misbehave."""
+"""What the stages' tests share: a small recipe, the command line in this process, bad worlds."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -118,10 +118,3 @@ def wrong_gold(**options: Any) -> WrongGold:
 def broken(**options: Any) -> BrokenTool:
     """Factory of BrokenTool."""
     return BrokenTool(**options)
-
-
-def command_lines(text: str) -> Iterator[str]:
-    """The first word of every line that is not indented."""
-    for line in text.splitlines():
-        if line and not line.startswith(" "):
-            yield line.split()[0]
