@@ -40,7 +40,7 @@ async def play(options: argparse.Namespace, url: str, served_name: str) -> list[
             environment=environment,
             engine=engine,
             renderer=load_renderer(resolve_model(options.model)),
-            sampling=Sampling(temperature=0.0, max_tokens=256),
+            sampling=Sampling(temperature=0.0, max_tokens=options.max_tokens),
             settings=RolloutSettings(max_context_tokens=CONTEXT),
             max_in_flight=options.tasks,
         ):
@@ -78,6 +78,7 @@ def main() -> None:
     """See the module docstring."""
     parser = argparse.ArgumentParser(description="the embedded model on held-out BFCL multi-turn tasks")
     parser.add_argument("--tasks", type=int, default=10)
+    parser.add_argument("--max-tokens", type=int, default=256, help="new tokens per assistant turn")
     parser.add_argument("--model", default="smollm2", help="a known name or a model directory")
     options = parser.parse_args()
     settings = ServerSettings(max_model_len=CONTEXT, max_num_seqs=options.tasks)
