@@ -53,12 +53,17 @@ def _train(server: ModelServer, out: Path, config: GrpoConfig) -> tuple[TrainRes
             settings=RolloutSettings(max_context_tokens=256),
             runner=runner,
         )
-        stops = renderer.stop_token_ids
-        result = train_grpo(
-            source, model_dir=fetch_smollm2(), out_dir=out, config=config, stop_token_ids=stops
-        )
-        served = runner.run(source.engine.served_weights_digest())  # type: ignore[attr-defined]
-        runner.run(source.engine.close())
+        try:
+            result = train_grpo(
+                source,
+                model_dir=fetch_smollm2(),
+                out_dir=out,
+                config=config,
+                stop_token_ids=renderer.stop_token_ids,
+            )
+            served = runner.run(source.engine.served_weights_digest())  # type: ignore[attr-defined]
+        finally:
+            runner.run(source.engine.close())
     return result, served
 
 
