@@ -33,7 +33,7 @@ def main(recipe: Path, runs: Path, kill_at: str, hold_at: int, reports: Connecti
         if count == hold_at:
             reports.recv()
 
-    Store.append = reporting  # type: ignore[method-assign]
+    Store.append = reporting  # type: ignore[assignment, method-assign]
     done = trajsmith("synth", recipe, "--runs", runs)
     reports.send(DONE)
     raise SystemExit(done.code)

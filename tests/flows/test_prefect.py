@@ -1,0 +1,215 @@
+"""The flows over a real Prefect server: shards, retries, artifacts, deployments that a worker runs."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from data.store import Store
+from flows.stages import verbs
+from pipeline.errors import ConfigError, EngineError, EnvironmentFailure, StoreError
+from tests.flows.lab import digests, recipe, trajsmith, write_recipe
+
+pytestmark = pytest.mark.slow
+PREFECT = Path(sys.executable).parent / "prefect"
+
+
+# --- what needs no server -----------------------------------------------------------------------------------
+
+
+def unknown_keys(value: dict[str, Any]) -> list[str]:
+    """Keys of a prefect.yaml that Prefect would silently ignore."""
+    from prefect.cli.deploy._models import (
+        ConcurrencyLimitSpec,
+        DeploymentConfig,
+        PrefectYamlModel,
+        WorkPoolConfig,
+    )
+
+    def unknown(model: Any, given: Any, where: str) -> list[str]:
+        known = set(model.model_fields) | {f.alias for f in model.model_fields.values()}
+        return [f"{where}{key}" for key in given if key not in known] if isinstance(given, dict) else []
+
+    found = unknown(PrefectYamlModel, value, "")
+    for deployment in value["deployments"]:
+        found += unknown(DeploymentConfig, deployment, "deployments.")
+        found += unknown(WorkPoolConfig, deployment.get("work_pool"), "deployments.work_pool.")
+        found += unknown(ConcurrencyLimitSpec, deployment.get("concurrency_limit"), "concurrency_limit.")
+    return found
+
+
+def test_prefect_yaml_has_no_unknown_key_no_absolute_path_and_no_active_schedule(repository: Path) -> None:
+    text = (repository / "prefect.yaml").read_text()
+    value = yaml.safe_load(text)
+    assert unknown_keys(value) == []
+    assert " /" not in text and "pull" not in value
+    stems = {deployment["entrypoint"] for deployment in value["deployments"]}
+    names = ("synthesis", "curation", "training", "evaluation", "full_run")
+    assert stems == {f"flows/{name}.py:{name}" for name in names}
+    schedules = [schedule for deployment in value["deployments"] for schedule in deployment["schedules"]]
+    assert len(schedules) == 5 and not any(schedule["active"] for schedule in schedules)
+
+
+def test_the_lint_sees_a_misspelt_key(repository: Path) -> None:
+    value = yaml.safe_load((repository / "prefect.yaml").read_text())
+    value["deployments"][0]["schedulez"] = []
+    value["deployments"][1]["work_pool"]["queue"] = "x"
+    assert unknown_keys(value) == ["deployments.schedulez", "deployments.work_pool.queue"]
+
+
+def test_only_infrastructure_errors_are_retried() -> None:
+    from prefect.states import Failed
+
+    from flows.flow_parts import infrastructure_broke
+
+    def retried(error: Exception) -> bool:
+        return infrastructure_broke(None, None, Failed(data=error))
+
+    assert retried(EngineError("down")) and retried(EnvironmentFailure("broken"))
+    assert not any(map(retried, (ConfigError("wrong"), StoreError("full"), ValueError("a bug"))))
+
+
+# --- one temporary server for the session -------------------------------------------------------------------
+
+
+# Prefect leaves the socket of its event client to the garbage collector.
+leaves_sockets = pytest.mark.filterwarnings(
+    "ignore:unclosed:ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+
+
+@pytest.fixture(scope="session")
+def temporary_server() -> Iterator[None]:
+    from prefect.testing.utilities import prefect_test_harness
+
+    with prefect_test_harness(server_startup_timeout=90):
+        yield
+
+
+@pytest.fixture
+def harness(temporary_server: None) -> Iterator[None]:
+    yield
+    gc.collect()  # so that no later test is blamed for the sockets
+
+
+def artifacts() -> dict[str, str]:
+    """Key to text of the newest artifacts on the server."""
+    from prefect import get_client
+
+    async def read() -> dict[str, str]:
+        async with get_client() as client:
+            return {artifact.key or "": str(artifact.data) for artifact in await client.read_artifacts()}
+
+    return asyncio.run(read())
+
+
+@leaves_sockets
+def test_the_flows_make_what_the_command_makes_and_need_no_database(
+    harness: None, tokenizer: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flows import synthesis
+    from flows.full_run import full_run
+
+    path = write_recipe(workplace, recipe(tokenizer))
+    played: list[tuple[str, tuple[int, int]]] = []
+    real = verbs.synthesise
+
+    async def flaky(work: Any, name: str, *, say: Any, shard: tuple[int, int] = (0, 1)) -> None:
+        played.append((name, shard))
+        if played.count((name, shard)) == 1 and shard == (1, 2):
+            raise EngineError("the server is gone for a moment")
+        await real(work, name, say=say, shard=shard)
+
+    monkeypatch.setattr(verbs, "synthesise", flaky)
+    monkeypatch.setattr(synthesis.synthesise_shard, "retry_delay_seconds", 0)
+    asyncio.run(full_run(path, Path("runs"), shards=2, steps=["synthesis", "curation", "evaluation"]))
+    shards = [shard for name, shard in played if name == "rollouts"]
+    assert shards == [(0, 2), (1, 2), (1, 2), (0, 1)], "only the failed shard is played again"
+
+    assert trajsmith("synth", path, "--runs", "plain").code == 0
+    assert digests(workplace / "runs/small") == digests(workplace / "plain/small")
+    again = trajsmith("synth", path)
+    assert again.code == 0 and again.err.count("done before") == 2
+
+    tables = artifacts()
+    assert tables["small-funnel"].startswith("| filter | seen | kept | reasons |\n| --- |")
+    assert "| scripted |" in tables["small-evaluation"] and " of 8 |" in tables["small-evaluation"]
+    assert tables["small-diagnosis"].startswith("| capability | success | failures |")
+
+
+@leaves_sockets
+def test_a_wrong_recipe_fails_at_once(harness: None, tokenizer: Path, workplace: Path) -> None:
+    from flows.synthesis import synthesis
+
+    path = write_recipe(workplace, recipe(tokenizer, **{"synth.rollouts.synthesizer": "magic"}))
+    with pytest.raises(ConfigError, match="no synthesizer 'magic'"):
+        asyncio.run(synthesis(path, Path("runs"), "rollouts", shards=1))
+    with Store.open(workplace / "runs/small") as store:
+        assert store.ids("tasks") == set()
+
+
+# --- deployments and a worker -------------------------------------------------------------------------------
+
+
+def wait_for(url: str, process: subprocess.Popen[str]) -> None:
+    for _ in range(600):
+        assert process.poll() is None, "the server ended"
+        try:
+            with urllib.request.urlopen(f"{url}/health", timeout=2):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.2)
+    raise AssertionError(f"{url} did not come up")
+
+
+@pytest.mark.timeout(300)
+def test_a_worker_runs_a_deployment(repository: Path, tokenizer: Path, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    shutil.copytree(repository / "flows", project / "flows", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(repository / "prefect.yaml", project)
+    write_recipe(project, recipe(tokenizer))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{port}/api"
+    own = {"PREFECT_HOME": str(tmp_path / "home"), "PREFECT_API_URL": url, "COLUMNS": "200"}
+    environment = os.environ | own
+
+    def prefect(*arguments: str) -> str:
+        done = subprocess.run(
+            [PREFECT, "--no-prompt", *arguments], cwd=project, env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    command = [PREFECT, "server", "start", "--host", "127.0.0.1", "--port", str(port), "--no-ui"]
+    with open(tmp_path / "server.log", "w") as log:
+        server = subprocess.Popen(command, env=environment, stdout=log, stderr=log, text=True)
+    try:
+        wait_for(url, server)
+        prefect("work-pool", "create", "local", "--type", "process")
+        prefect("deploy", "--all")
+        listed = prefect("deployment", "ls")
+        assert all(name in listed for name in ("synthesis/local", "full-run/local", "training/local"))
+        given = ["--param", "recipe=recipe.yaml", "--param", "stage=demonstrations", "--param", "shards=2"]
+        prefect("deployment", "run", "synthesis/local", *given)
+        prefect("worker", "start", "--pool", "local", "--run-once")
+        assert "COMPLETED" in prefect("flow-run", "ls")
+    finally:
+        server.terminate()
+        server.wait(timeout=60)
+    with Store.open(project / "runs" / "small") as store:
+        assert len(store.ids("trajectories")) == 4 and store.manifest("synth-demonstrations") is not None
