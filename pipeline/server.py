@@ -163,7 +163,7 @@ class ModelServer:
             flags["--block-size"] = 32
         words = [str(word) for pair in flags.items() for word in pair]
         module = "vllm.entrypoints.openai.api_server"
-        return [str(python), "-m", module, *words, *switches, *settings.extra_args]
+        return [str(python), "-P", "-m", module, *words, *switches, *settings.extra_args]
 
     def environment(self) -> dict[str, str]:
         """The server's environment: the caller's plus what makes weights updatable and the start offline."""

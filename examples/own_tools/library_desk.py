@@ -1,4 +1,4 @@
-"""Your own tools in one file: a library desk where books are reserved. `trajsmith env check` takes it as it is."""
+"""Your own tools in one file: a library desk. `trajsmith env check library_desk:load` takes it as it is."""
 
 from __future__ import annotations
 
