@@ -22,6 +22,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
 )
 env = typer.Typer(help="Environments.", no_args_is_help=True)
 train = typer.Typer(help="Train a model on a run.", no_args_is_help=True)
