@@ -15,6 +15,7 @@ from data.trajectories import Trajectory
 from data.verdicts import Verdict
 from filters import FILTERS, build_filters
 from filters.base import Replay, run_filters
+from filters.difficulty import Difficulty
 from filters.efficiency import Efficiency, demonstrated_lengths
 from filters.funnel import FunnelCounts
 from filters.mix import Mix, MixRow
@@ -38,15 +39,24 @@ class Curation(Record):
 
 
 async def curate(
-    store: Store, section: CurateSection, *, environment: Environment, renderer: Renderer, say: Say = silent
+    store: Store,
+    section: CurateSection,
+    *,
+    environment: Environment,
+    renderer: Renderer,
+    policy_name: str,
+    say: Say = silent,
 ) -> Curation:
     """Judge every trajectory of the section's synthesizers, write verdicts and `curated/`.
 
-    Raises ConfigError where nothing is left: training on nothing is never what was meant.
+    `policy_name` measures difficulty where the recipe names no policy. Raises ConfigError where nothing is
+    left: training on nothing is never what was meant.
     """
     pool = Replay(lambda: _pool(store, section))
     lengths = await _gold_lengths(store, section, environment, renderer)
-    filters = build_filters(section.filters, gold_length=lengths.get)
+    measured = {"name": Difficulty.name, "policy": policy_name}
+    rows = [measured | row if row.get("name") == Difficulty.name else row for row in section.filters]
+    filters = build_filters(rows, gold_length=lengths.get)
     funnel = FunnelCounts(filter_.name for filter_ in filters)
 
     def on_verdict(verdict: Verdict) -> None:

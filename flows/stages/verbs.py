@@ -166,7 +166,14 @@ async def curation_stage(
 ) -> Curation:
     """Curate, keep the funnel for the report, write the manifest."""
     inputs = {"trajectories": store.digest("trajectories")}
-    curation = await curate(store, recipe.curate, environment=environment, renderer=renderer, say=say)
+    curation = await curate(
+        store,
+        recipe.curate,
+        environment=environment,
+        renderer=renderer,
+        policy_name=policy_label(recipe.policy),
+        say=say,
+    )
     write_atomically(store.root / CURATION, curation.model_dump_json(indent=1) + "\n")
     counts = {"seen": curation.seen, "kept": curation.kept}
     config = recipe.curate.model_dump(mode="json")
