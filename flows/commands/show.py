@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated
 
 import typer
@@ -12,11 +13,11 @@ from flows.commands.common import DryRunOption, JsonOption, RunArgument, percent
 def diagnose(run: RunArgument, as_json: JsonOption = False) -> None:
     """Where the policy is strong and weak, by capability: success and failure kinds with intervals."""
     from data.store import Store
-    from flows.stages.report import diagnose_run
+    from flows.stages.diagnose import diagnose_run as examine
     from pipeline.errors import ConfigError
 
     with Store.open(run) as store:
-        diagnosis, of_what = diagnose_run(store)
+        diagnosis, of_what = asyncio.run(examine(store))
     if diagnosis is None:
         raise ConfigError(f"{run} holds no trajectories to diagnose; run `trajsmith eval` or `synth` first")
     if as_json:
@@ -38,7 +39,7 @@ def report(run: RunArgument) -> None:
     from flows.stages.show import policy_of
 
     with Store.open(run) as store:
-        typer.echo(write(store, model_label=policy_label(policy_of(store))))
+        typer.echo(asyncio.run(write(store, model_label=policy_label(policy_of(store)))))
 
 
 def publish(

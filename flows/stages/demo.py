@@ -37,7 +37,7 @@ async def run_demo(recipe: Recipe, *, runs: Path, say: Say, show: Callable[[str]
         log = store.root / "server.log"
         async with open_policy(recipe.policy, model_dir=base, label=label, log_path=log, say=say) as policy:
             evaluations = await _learn(store, recipe, base, policy=policy, say=say, show=show)
-        page = report(store, model_label=label)
+        page = await report(store, model_label=label)
     show(table(evaluations))
     show(f"report: {page}")
     return page

@@ -7,25 +7,22 @@ Everything is read from disk, so a report can be made again at any time. Not cov
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import groupby, pairwise
 from pathlib import Path
 
 from data.files import write_atomically
-from data.messages import ToolCall
 from data.store import Store
-from data.trajectories import Trajectory
 from flows.stages.curate import Curation
+from flows.stages.diagnose import EVALUATION, diagnose_run
 from flows.stages.evaluate import Evaluation, compare
 from flows.stages.run import versions
 from flows.stages.train import STAGES
 from pipeline.checks.stats import Comparison, holm
-from pipeline.diagnosis.diagnose import Diagnosis, diagnose
 from pipeline.reporting.content import ComparisonRow, Curve, Fact, Series, Table
 from pipeline.reporting.report import Report, write_report
 from rl.results import RESULT_FILE
 
-EVALUATION = "evaluation.json"
 CURATION = "curation.json"
 
 
@@ -40,12 +37,12 @@ def load_evaluations(root: Path) -> list[Evaluation]:
     return [Evaluation.model_validate_json(path.read_text(encoding="utf-8")) for path in files]
 
 
-def report(store: Store, *, model_label: str) -> Path:
+async def report(store: Store, *, model_label: str) -> Path:
     """Write the report of a run; returns the page's path."""
-    return write_report(build_report(store, model_label=model_label), store.root / "report")
+    return write_report(await build_report(store, model_label=model_label), store.root / "report")
 
 
-def build_report(store: Store, *, model_label: str) -> Report:
+async def build_report(store: Store, *, model_label: str) -> Report:
     """The report of what is on disk now; parts that do not exist yet are left out."""
     evaluations = load_evaluations(store.root)
     curation_file = store.root / CURATION
@@ -54,7 +51,7 @@ def build_report(store: Store, *, model_label: str) -> Report:
         if curation_file.is_file()
         else None
     )
-    diagnosis, diagnosis_of = diagnose_run(store)
+    diagnosis, diagnosis_of = await diagnose_run(store)
     recipe = store.recipe
     facts = {
         "model": model_label,
@@ -74,17 +71,6 @@ def build_report(store: Store, *, model_label: str) -> Report:
         diagnosis_of=diagnosis_of,
         tables=tuple(template_tables(evaluations)) + (mix_tables(curation) if curation else ()),
     )
-
-
-def diagnose_run(store: Store) -> tuple[Diagnosis | None, str]:
-    """The diagnosis of the newest evaluation, else of the run's sampled trajectories."""
-    folders = sorted((store.root / "eval").glob(f"*/{EVALUATION}"), key=lambda path: path.stat().st_mtime)
-    if folders:
-        with Store.open(folders[-1].parent) as evaluated:
-            return _diagnose(evaluated), folders[-1].parent.name
-    if store.ids("trajectories"):
-        return _diagnose(store), "all trajectories of the run"
-    return None, ""
 
 
 def comparisons(evaluations: Sequence[Evaluation]) -> list[ComparisonRow]:
@@ -160,23 +146,6 @@ def mix_tables(curation: Curation) -> tuple[Table, ...]:
         for row in curation.mix
     )
     return (Table(title="Difficulty mix", columns=columns, rows=rows),)
-
-
-def gold_lookup(store: Store) -> Callable[[str], Sequence[ToolCall] | None]:
-    """Task id to the calls of a successful demonstration in the store."""
-    known: dict[str, Sequence[ToolCall]] = {}
-    for row in store.trajectories():
-        if row.synthesizer == "demonstration" and row.success:
-            known[row.task_id] = _calls(row)
-    return known.get
-
-
-def _calls(trajectory: Trajectory) -> list[ToolCall]:
-    return [call for turn in trajectory.turns for call in turn.tool_calls]
-
-
-def _diagnose(store: Store) -> Diagnosis:
-    return diagnose(store.trajectories(), gold_calls=gold_lookup(store))
 
 
 def _curve(name: str, history: list[dict[str, float]], field: str) -> Curve:
