@@ -18,7 +18,10 @@ SCHEMA_VERSION = 1
 
 
 class Budget(Record):
-    """Limits of one episode, and the reward that exhausting the turn, token or time budget scores."""
+    """Limits of one episode, and the reward that exhausting the turn or token budget scores.
+
+    Running out of `max_seconds` scores nothing: what was slow is a server, a tool or a user.
+    """
 
     max_turns: int = Field(default=16, ge=1)
     """Assistant turns."""

@@ -2,9 +2,10 @@
 
 The episode owns the session and every deadline. Whatever escapes a boundary (engine, tool, simulated
 user, verifier) is named after it; an infrastructure failure ends the episode without a reward.
-Task budgets end it with `task.budget.exhausted_reward`; so do repetition and a full context, which
-are the agent's doing as well. Not covered: tokens (`pipeline.rollout_author`), retries and concurrency
-(`pipeline.rollout`).
+The task's turn and token budgets end it with `task.budget.exhausted_reward`; so do repetition and a full
+context, which are the agent's doing as well. Time is not: it tells how fast a server, a tool or a user was,
+so an episode that ran out of it has no reward. Not covered: tokens (`pipeline.rollout_author`), retries and
+concurrency (`pipeline.rollout`).
 """
 
 from __future__ import annotations
@@ -220,11 +221,12 @@ class Episode:
             raise boundary(f"{type(error).__name__}: {error}") from error
 
     def _out_of_time(self, *, group: bool) -> EpisodeEnd:
-        """The group's deadline is ours and says nothing of the agent; the task's own budget is semantic."""
-        if not group:
-            error = f"{self.task.budget.max_seconds:g} s are used up"
-            return EpisodeEnd(Termination.TIME_BUDGET, self.holder, error)
+        """Whoever held the clock is to blame; while the agent's turn is awaited that is the model server."""
         blame = Blame.INFRASTRUCTURE if self.holder is Blame.AGENT else self.holder
+        if not group:
+            return EpisodeEnd(
+                Termination.TIME_BUDGET, blame, f"{self.task.budget.max_seconds:g} s are used up"
+            )
         return EpisodeEnd(Termination.CANCELLED, blame, "cut as a straggler at the group's deadline")
 
     def _record(self, end: EpisodeEnd, *, seconds: float) -> Trajectory:

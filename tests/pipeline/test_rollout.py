@@ -320,11 +320,11 @@ def test_failing_close_costs_nothing(renderer: ChatMLRenderer, caplog: pytest.Lo
     assert "cannot close" in caplog.text
 
 
-def test_time_budget_is_the_agents_when_it_holds_the_clock(renderer: ChatMLRenderer) -> None:
+def test_a_server_that_hangs_until_the_time_budget_is_no_reward(renderer: ChatMLRenderer) -> None:
     task = make_task(budget=Budget(max_seconds=0.3, exhausted_reward=-1.0))
     trajectory = play(renderer, [TimeoutError()], task)
-    assert (trajectory.termination, trajectory.blame) == (Termination.TIME_BUDGET, Blame.AGENT)
-    assert trajectory.reward is not None and trajectory.reward.total == -1.0
+    assert (trajectory.termination, trajectory.blame) == (Termination.TIME_BUDGET, Blame.INFRASTRUCTURE)
+    assert trajectory.reward is None
 
 
 def test_time_budget_is_no_reward_when_a_tool_holds_the_clock(renderer: ChatMLRenderer) -> None:
