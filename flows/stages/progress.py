@@ -1,7 +1,7 @@
 """What a stage tells while it works: rates, solve rate, failures by kind, time left; and its alarm.
 
-The alarm is about episodes that the infrastructure broke: how many in a row, and which were not made up
-for by a later attempt. Draws nothing itself.
+The alarm is about episodes that the infrastructure broke (those without a reward, however they ended): how
+many in a row, and which were not made up for by a later attempt. Draws nothing itself.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Meter:
         if trajectory.termination is not Termination.FINISHED:
             self.endings[trajectory.termination.value] += 1
         key = trajectory.group_id, trajectory.rollout_index
-        if trajectory.termination is Termination.INFRA_FAILURE:
+        if trajectory.reward is None:
             self.broken_in_a_row += 1
             self.unfinished[key] = trajectory
         else:

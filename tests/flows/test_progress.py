@@ -1,0 +1,31 @@
+"""The counts and the alarm of a stage: what the infrastructure broke is seen, whatever the ending is called."""
+
+from __future__ import annotations
+
+import pytest
+
+from data.trajectories import Blame, Termination
+from flows.stages.progress import Meter
+from pipeline.errors import EngineError, EnvironmentFailure
+from tests.samples import trajectory
+
+
+@pytest.mark.parametrize(
+    ("termination", "blame", "error"),
+    [
+        (Termination.INFRA_FAILURE, Blame.INFRASTRUCTURE, EngineError),
+        (Termination.TIME_BUDGET, Blame.TOOL, EnvironmentFailure),
+        (Termination.TIME_BUDGET, Blame.INFRASTRUCTURE, EngineError),
+        (Termination.CANCELLED, Blame.INFRASTRUCTURE, EngineError),
+    ],
+)
+def test_an_episode_without_a_reward_is_unfinished_until_an_attempt_has_one(
+    termination: Termination, blame: Blame, error: type[Exception]
+) -> None:
+    meter = Meter(2)
+    broken = trajectory(termination=termination, reward=None).model_copy(update={"blame": blame})
+    meter.add(broken)
+    assert meter.broken_in_a_row == 1 and len(meter.unfinished) == 1
+    assert isinstance(meter.failure(), error)
+    meter.add(trajectory())
+    assert meter.broken_in_a_row == 0 and not meter.unfinished
