@@ -1,8 +1,9 @@
 """The live policy of a run: renderer, engine and, where one is needed, its server.
 
 Without a URL in the recipe a server is started for the run, once: later weights are pushed under it in a
-fraction of a second. With a URL the server is the user's: it is checked, used and left running. The
-scripted policy needs no server and cannot be trained.
+fraction of a second. With a URL the server is the user's: it is checked, given the model's weights where it
+holds others, used and left running. A server that lets nobody ask for its weights is believed to hold the
+right ones. The scripted policy needs no server and cannot be trained.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pipeline.engines.base import Engine, Sampling
 from pipeline.engines.vllm import VllmEngine
 from pipeline.environments.base import Environment
 from pipeline.errors import ConfigError
-from pipeline.http import HttpPolicy
+from pipeline.http import HttpPolicy, RequestRefusedError
 from pipeline.renderers.base import Renderer
 from pipeline.renderers.load import load_renderer
 from pipeline.rollout import RolloutSettings
@@ -114,12 +115,14 @@ async def _served(
             await asyncio.to_thread(server.start, _starting(say))
         urls = section.url.split(",") if server is None else [server.url]
         name = section.served_name or ServerSettings().served_name
-        longest = await _first_check(urls, name, section.patience_seconds)
+        longest, updatable = await _first_check(urls, name, section.patience_seconds)
         engine = VllmEngine(
             urls, model=name, name=label, policy=HttpPolicy(patience=section.patience_seconds)
         )
         try:
-            engine.weights_version = await engine.served_weights_digest() if server is not None else name
+            engine.weights_version = name
+            if server is not None or updatable:
+                await _settle_weights(engine, model_dir, ours=server is not None, say=say)
             yield _live(section, engine, load_renderer(model_dir), longest=longest)
         finally:
             await engine.close()
@@ -128,12 +131,26 @@ async def _served(
             await asyncio.to_thread(server.stop)
 
 
-async def _first_check(urls: list[str], name: str, patience: float) -> int:
-    """The longest sequence the servers take; given up soon where nothing answers."""
+async def _settle_weights(engine: VllmEngine, model_dir: Path, *, ours: bool, say: Say) -> None:
+    """Name the weights that answer by their digest; a user's server with others gets those of `model_dir`."""
+    from rl.models import checkpoint_digest
+
+    try:
+        engine.weights_version = await engine.served_weights_digest()
+    except RequestRefusedError:
+        say(f"{engine.urls[0]} does not tell its weights; start it with `trajsmith serve` to be sure of them")
+        return
+    if not ours and engine.weights_version != checkpoint_digest(model_dir):
+        say(f"the server holds other weights; giving it those of {model_dir}")
+        await engine.reload_weights(model_dir)
+
+
+async def _first_check(urls: list[str], name: str, patience: float) -> tuple[int, bool]:
+    """The longest sequence the servers take and whether they are vLLM; given up soon without answer."""
     policy = HttpPolicy(patience=min(patience, _FIRST_PATIENCE_SECONDS))
     engine = VllmEngine(urls, model=name, policy=policy)
     try:
-        return await engine.check()
+        return await engine.check(), engine.updatable
     finally:
         await engine.close()
 

@@ -49,7 +49,7 @@ class PolicySection(Section):
     url: str = ""
     """Base URL of a running server; "" starts one for the run and ends it afterwards."""
     served_name: str = ""
-    """The server's name of the model; "" asks the server."""
+    """The server's name of the model; "" is the one `trajsmith serve` gives, "policy"."""
     temperature: float = Field(default=1.0, ge=0.0)
     max_turn_tokens: int = Field(default=96, ge=1)
     """New tokens per assistant turn."""

@@ -42,6 +42,8 @@ class VllmEngine:
         """`model` is the served name, `name` what results show; `urls` without `/v1`."""
         self.model, self.name = model, name or model
         self.weights_version = weights_version
+        self.updatable = False
+        """Whether `check` found vLLM everywhere; only its weights can be asked for and replaced."""
         self.urls, self._policy, self._transport = tuple(urls), policy, transport
         self.pool = HttpPool(urls, policy=policy, transport=transport)
         self._running, self._updating = 0, False
@@ -87,10 +89,9 @@ class VllmEngine:
 
         Raises ConfigError where a server has another model, or returns log-probs from before temperature.
         """
-        lengths = [
-            _max_model_len(answer, self.model)
-            for answer in await self.pool.broadcast("/v1/models", method="GET")
-        ]
+        answers = await self.pool.broadcast("/v1/models", method="GET")
+        served = [_served_model(answer, self.model) for answer in answers]
+        self.updatable = all(entry.get("owned_by") == "vllm" for entry in served)
         sampling = Sampling(temperature=0.05, max_tokens=1, seed=0)
         sampled = (await self.generate(_PROBE_IDS, sampling))[0]
         scored = (await self.score([*_PROBE_IDS, sampled.token_ids[0]]))[-1]
@@ -101,7 +102,7 @@ class VllmEngine:
                 f"({sampled.logprobs[0]:.3f} at temperature 0.05, {scored:.3f} at 1); "
                 f"start it with --logprobs-mode processed_logprobs"
             )
-        return min(lengths)
+        return min(int(entry.get("max_model_len") or 2**31) for entry in served)
 
     async def reload_weights(self, directory: Path) -> str:
         """Load the checkpoint in `directory` on every server; its digest, now also `weights_version`.
@@ -252,17 +253,15 @@ def read_prompt_logprobs(answer: Any, token_ids: list[int]) -> list[float]:
     return values
 
 
-def _max_model_len(answer: Any, model: str) -> int:
-    served = (
-        {entry["id"]: entry.get("max_model_len") for entry in answer["data"]}
-        if isinstance(answer, dict)
-        else {}
-    )
+def _served_model(answer: Any, model: str) -> dict[str, Any]:
+    """What a server says of the model it serves under this name."""
+    served = {entry["id"]: entry for entry in answer["data"]} if isinstance(answer, dict) else {}
     if model not in served:
         raise ConfigError(
             f"the server has the models {sorted(served)}, not {model!r}; correct the name or the URL"
         )
-    return int(served[model] or 2**31)
+    found: dict[str, Any] = served[model]
+    return found
 
 
 def _digests(answers: list[Any]) -> list[str]:

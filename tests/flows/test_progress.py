@@ -1,4 +1,4 @@
-"""The counts and the alarm of a stage: what the infrastructure broke is seen, whatever the ending is called."""
+"""The counts and the alarm of a stage: what the infrastructure broke is seen, however it ended."""
 
 from __future__ import annotations
 

@@ -1,0 +1,55 @@
+"""A user's server acts with the model that was named: wrong weights are replaced."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from flows.stages.policy import open_policy
+from flows.stages.recipe import PolicySection
+from tests.flows.test_bad_input import vllm_like
+from tests.serving import Received, Reply, ScriptedServer
+
+
+class Served:
+    """A scripted vLLM that holds weights; `digest_of` says which a directory has."""
+
+    def __init__(self, holds: str, digest_of: dict[Path, str], *, tells: bool = True) -> None:
+        self.holds, self.tells = holds, tells
+        self.digest_of = {str(path.resolve()): digest for path, digest in digest_of.items()}
+
+    def __call__(self, received: Received) -> Reply:
+        if received.path == "/v1/models":
+            return Reply({"data": [{"id": "policy", "max_model_len": 2048, "owned_by": "vllm"}]})
+        if received.path == "/reset_prefix_cache":
+            return Reply({"success": True})
+        if received.path != "/collective_rpc":
+            return vllm_like(received)
+        if not self.tells:
+            return Reply({"detail": "Not Found"}, status=404)
+        for path in received.body.get("args", ()):
+            self.holds = self.digest_of[path]
+        return Reply({"results": [{"digest": self.holds, "path": ""}]})
+
+
+@pytest.mark.parametrize(
+    ("holds", "tells", "acts", "pushed"),
+    [("base", True, "sft", True), ("sft", True, "sft", False), ("base", False, "policy", False)],
+)
+def test_weights_of_a_users_server(
+    holds: str, tells: bool, acts: str, pushed: bool, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rl.models.checkpoint_digest", lambda directory: "sft")
+    model = Served(holds, {tokenizer: "sft"}, tells=tells)
+
+    async def version(url: str) -> str:
+        section = PolicySection(model=str(tokenizer), url=url)
+        async with open_policy(section, model_dir=tokenizer, label="small") as policy:
+            return policy.engine.weights_version
+
+    with ScriptedServer(model) as server:
+        assert asyncio.run(version(server.url)) == acts
+        loads = [one for one in server.received if (one.body or {}).get("method") == "trajsmith_load"]
+    assert bool(loads) is pushed
