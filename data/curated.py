@@ -10,7 +10,7 @@ from typing import cast
 
 from data import schema, shards
 from data.errors import ConfigError
-from data.files import TEMPORARY, disk_errors, replace_directory, write_atomically
+from data.files import TEMPORARY, disk_errors, replace_directory, sync_file, write_atomically
 from data.schema import Kind
 from data.trajectories import Trajectory
 
@@ -54,5 +54,7 @@ def _write_shards(folder: Path, rows: Iterator[Trajectory]) -> int:
             break
         head = [first] if first is not None else []
         lines = (schema.to_json(row) for row in chain(head, islice(rows, SHARD_ROWS - 1)))
-        count += shards.write_parquet(folder / f"part-{number:05d}.parquet", Kind.TRAJECTORIES, lines)
+        path = folder / f"part-{number:05d}.parquet"
+        count += shards.write_parquet(path, Kind.TRAJECTORIES, lines)
+        sync_file(path)
     return count

@@ -32,6 +32,12 @@ def disk_errors(path: Path, *, safe: str) -> Iterator[None]:
         ) from error
 
 
+def sync_file(path: Path) -> None:
+    """Return once what was written to `path` is on disk."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
 def fsync_directory(path: Path) -> None:
     """Make renames and deletions inside `path` durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)

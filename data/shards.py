@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from data import faults, schema
 from data.errors import StoreError
-from data.files import TEMPORARY, disk_errors, fsync_directory
+from data.files import TEMPORARY, disk_errors, fsync_directory, sync_file
 from data.schema import AnyRecord, Kind, Row
 
 BATCH_ROWS = 64
@@ -61,7 +61,7 @@ def write_shard(path: Path, kind: Kind, lines: Iterable[bytes]) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             count = write_parquet(temporary, kind, lines)
-            _sync(temporary)
+            sync_file(temporary)
             faults.kill_point("shard.rename.before")
             os.replace(temporary, path)
         finally:
@@ -171,11 +171,3 @@ def _batches(lines: Iterable[bytes]) -> Iterator[list[Row]]:
             batch, size = [], 0
     if batch:
         yield batch
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -18,8 +18,8 @@ from typing import Any
 
 from data.errors import ConfigError, StoreError
 from data.faults import kill_point
+from data.files import sync_file
 from rl.lm import require_torch
-from rl.weights import sync_file
 
 _KEPT = 2
 _PREFIX = "step-"

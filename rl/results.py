@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from data.errors import ConfigError
+from data.files import write_atomically
 from rl.lm import unwrap
 from rl.weights import save_adapter, save_model
 
@@ -122,9 +122,8 @@ def finish(
         resumed_from=resumed_from,
         history=tuple(history),
     )
-    aside = out_dir / f".{RESULT_FILE}.new"
-    aside.write_text(json.dumps({"identity": dict(identity), "result": asdict(result)}), encoding="utf-8")
-    os.replace(aside, out_dir / RESULT_FILE)
+    content = {"identity": dict(identity), "result": asdict(result)}
+    write_atomically(out_dir / RESULT_FILE, json.dumps(content))
     return result
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from data.faults import kill_point
+from data.files import sync_file
 from pipeline.serve_extension import weights_digest
 from rl.lm import require_torch, unwrap
 
@@ -75,12 +76,6 @@ def copy_sidecars(source_dir: Path, target: Path) -> None:
     for file in source_dir.iterdir():
         if file.is_file() and not file.name.endswith(_NOT_COPIED) and not file.name.startswith("."):
             shutil.copyfile(file, target / file.name)
-
-
-def sync_file(path: Path) -> None:
-    """Flush a written file to disk."""
-    with open(path, "rb") as handle:
-        os.fsync(handle.fileno())
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,17 @@ def test_curated_is_replaced_whole(tmp_path: Path) -> None:
         assert (tmp_path / "run/curated/README.md").read_text() == "# two"
     with pytest.raises(ConfigError, match="holds no curated trajectories; run curate first"):
         read_curated(tmp_path / "nowhere")
+
+
+def test_curated_shards_are_on_disk_before_the_folder_is_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: set[int] = set()
+    fsync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: (fsync(fd), synced.add(os.fstat(fd).st_ino))[0])
+    with Store.create_or_open(tmp_path / "run", RECIPE) as store:
+        store.write_curated([records.make_trajectory(1)], lambda: "# one")
+    assert {path.stat().st_ino for path in (tmp_path / "run/curated").iterdir()} <= synced
 
 
 def test_published_views_load_back_equal(tmp_path: Path) -> None:
