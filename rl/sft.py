@@ -121,6 +121,8 @@ def plan_steps(rows: Sequence[Row], config: SftConfig) -> list[list[Row]]:
     ordered = sorted(rows, key=lambda row: row.key)
     steps: list[list[Row]] = []
     for epoch in range(config.epochs):
+        if config.max_steps and len(steps) >= config.max_steps:
+            break
         order = list(ordered)
         random.Random(f"{config.seed}/{epoch}").shuffle(order)
         steps.extend(cut_by_tokens(order, config.tokens_per_step))

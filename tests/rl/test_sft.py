@@ -173,7 +173,8 @@ def test_order_follows_the_seed_and_the_rows_not_their_order() -> None:
     config = replace(SHORT, tokens_per_step=15)
     assert plan_steps(rows, config) == plan_steps(rows[::-1], config)
     assert plan_steps(rows, config) != plan_steps(rows, replace(config, seed=1))
-    assert len(plan_steps(rows, replace(config, max_steps=4))) == 4
+    few = plan_steps(rows, replace(config, max_steps=4))
+    assert len(few) == 4 and few == plan_steps(rows, replace(config, max_steps=4, epochs=10**9))
     assert [len(cut) for cut in cut_by_tokens(rows, 15)] == [3, 3, 3]
 
 
