@@ -1,7 +1,7 @@
 """Trajectories to training rows: one row per segment, sharing group and advantage.
 
 A row holds the stored token ids, never a re-encoding, and a mask that derives from spans and turn
-weights. Not covered here: batching (`rl.batches`), advantages (`rl.advantages`), the audit
+weights. Not covered here: batching (`rl.packing`), advantages (`rl.advantages`), the audit
 (`rl.audit`).
 """
 
