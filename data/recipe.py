@@ -1,7 +1,8 @@
 """The resolved recipe of a run, and what happens when it is no longer the same.
 
 Values are plain YAML (JSON types). A *volatile* key, a dotted path such as "engine.url", may change from
-one invocation to the next without making another run of it; so may everything below that path.
+one invocation to the next without making another run of it; so may everything below that path. A *growing*
+key, such as "synth.*.tasks" where * stands for any one name, holds a number that may become larger.
 """
 
 from __future__ import annotations
@@ -34,10 +35,12 @@ def read_recipe(root: Path) -> dict[str, Any]:
     return value
 
 
-def settle_recipe(root: Path, recipe: Mapping[str, Any], *, volatile: Collection[str] = ()) -> None:
+def settle_recipe(
+    root: Path, recipe: Mapping[str, Any], *, volatile: Collection[str] = (), growing: Collection[str] = ()
+) -> None:
     """Write the recipe of a new run, or check it against the one of the run that is there.
 
-    ConfigError with every differing key where a key that is not volatile differs.
+    ConfigError with every differing key that is neither volatile nor a growing one that grew.
     """
     import yaml
 
@@ -48,7 +51,11 @@ def settle_recipe(root: Path, recipe: Mapping[str, Any], *, volatile: Collection
     path = root / FILE
     if path.exists():
         stored = read_recipe(root)
-        changes = [line for key, line in _differences(stored, wanted) if not _is_volatile(key, volatile)]
+        changes = [
+            f"  {key}: {was} -> {now}"
+            for key, was, now in _differences(stored, wanted)
+            if not _is_volatile(key, volatile) and not _has_grown(key, was, now, growing)
+        ]
         if changes:
             raise ConfigError(_refusal(root, changes))
         if stored == wanted:
@@ -56,11 +63,12 @@ def settle_recipe(root: Path, recipe: Mapping[str, Any], *, volatile: Collection
     write_atomically(path, yaml.safe_dump(wanted, sort_keys=False, allow_unicode=False))
 
 
-def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """(key, old value, new value) as JSON text, where they differ."""
     before, after = _flatten(old), _flatten(new)
     keys = sorted(before.keys() | after.keys())
     lines = [(key, before.get(key, _ABSENT), after.get(key, _ABSENT)) for key in keys]
-    return [(key, f"  {key}: {was} -> {now}") for key, was, now in lines if was != now]
+    return [(key, was, now) for key, was, now in lines if was != now]
 
 
 def _flatten(value: Any, prefix: str = "") -> dict[str, str]:
@@ -74,6 +82,17 @@ def _flatten(value: Any, prefix: str = "") -> dict[str, str]:
 
 def _is_volatile(key: str, volatile: Collection[str]) -> bool:
     return any(key == path or key.startswith(path + ".") for path in volatile)
+
+
+def _has_grown(key: str, was: str, now: str, growing: Collection[str]) -> bool:
+    names = key.split(".")
+    patterns = [pattern.split(".") for pattern in growing]
+    grows = any(
+        len(pattern) == len(names)
+        and all(part in ("*", name) for part, name in zip(pattern, names, strict=True))
+        for pattern in patterns
+    )
+    return grows and was.isdecimal() and now.isdecimal() and int(now) > int(was)
 
 
 def _refusal(root: Path, changes: list[str]) -> str:

@@ -60,12 +60,18 @@ class Store:
 
     @classmethod
     def create_or_open(
-        cls, root: Path, recipe_: Mapping[str, Any], *, volatile: Collection[str] = ()
+        cls,
+        root: Path,
+        recipe_: Mapping[str, Any],
+        *,
+        volatile: Collection[str] = (),
+        growing: Collection[str] = (),
     ) -> Self:
         """Open `root` for writing, making it if need be; clears up what a killed writer left half-made.
 
-        `volatile` names the dotted recipe keys that may differ from the stored recipe. ConfigError where
-        another key differs, StoreError where another process writes or the journal is damaged.
+        `volatile` names the dotted recipe keys that may differ from the stored recipe, `growing` those whose
+        number may be larger (see `data.recipe`). ConfigError where another key differs, StoreError where
+        another process writes or the journal is damaged.
         """
         root = Path(root)
         try:
@@ -74,7 +80,7 @@ class Store:
             raise ConfigError(f"{root} is not a directory; name another run directory") from None
         store = cls(root, WriterLock(root))
         try:
-            recipe.settle_recipe(root, recipe_, volatile=volatile)
+            recipe.settle_recipe(root, recipe_, volatile=volatile, growing=growing)
             store._recover()
         except BaseException:
             store.close()

@@ -23,6 +23,10 @@ VOLATILE = (
 """Keys that may change between two runs of one directory without making a finished stage new."""
 
 
+GROWING = ("synth.*.tasks", "synth.*.options.k", "evaluate.tasks")
+"""Keys that may become larger in a run that is there: only what is missing is then made."""
+
+
 class Section(BaseModel):
     """Base of all sections: immutable; an unknown key is an error that names the nearest known one."""
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from data.manifests import stage_key
 from data.store import Store
-from flows.stages.recipe import VOLATILE, Recipe
+from flows.stages.recipe import GROWING, VOLATILE, Recipe
 from pipeline.environments.base import Environment
 from pipeline.environments.registry import load_environment
 
@@ -23,7 +23,8 @@ CODE_VERSION = "1"
 
 def open_run(recipe: Recipe, runs: Path) -> Store:
     """The run's store, open for writing. ConfigError where the stored recipe differs in what matters."""
-    return Store.create_or_open(runs / recipe.name, recipe.model_dump(mode="json"), volatile=VOLATILE)
+    resolved = recipe.model_dump(mode="json")
+    return Store.create_or_open(runs / recipe.name, resolved, volatile=VOLATILE, growing=GROWING)
 
 
 def environment_of(recipe: Recipe) -> Environment:

@@ -190,6 +190,23 @@ def test_a_volatile_change_is_taken_over(root: Path) -> None:
         assert store.recipe["engine"] == {"model": "x"}
 
 
+def test_a_growing_number_may_only_grow(root: Path) -> None:
+    growing = ["synth.*.tasks"]
+
+    def recipe(tasks: object) -> dict[str, object]:
+        return {"synth": {"demos": {"tasks": tasks, "options": {"tasks": 1}}}}
+
+    Store.create_or_open(root, recipe(9), growing=growing).close()
+    with Store.create_or_open(root, recipe(10), growing=growing) as store:
+        assert store.recipe == recipe(10)
+    for wrong in (9, "many", None):
+        with pytest.raises(ConfigError, match=r"synth\.demos\.tasks: 10 -> "):
+            Store.create_or_open(root, recipe(wrong), growing=growing)
+    deeper = {"synth": {"demos": {"tasks": 10, "options": {"tasks": 2}}}}
+    with pytest.raises(ConfigError, match=r"options\.tasks: 1 -> 2"):
+        Store.create_or_open(root, deeper, growing=growing)
+
+
 def test_paths_that_are_no_run(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"not a run directory: it has no recipe\.yaml"):
         Store.open(tmp_path / "nowhere")

@@ -1,0 +1,29 @@
+"""A run that is there can be made larger: only what is missing is made, and it ends as if begun so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from data.store import Store
+from tests.flows.lab import TABLES, recipe, trajsmith, write_recipe
+
+MORE = {"synth.rollouts.tasks": 7, "synth.rollouts.options": {"k": 3}, "synth.demonstrations.tasks": 5}
+
+
+def digests(run: str) -> dict[str, str]:
+    with Store.open(Path(run)) as store:
+        return {table: store.digest(table) for table in TABLES}
+
+
+def test_more_tasks_and_a_larger_k_go_on_with_the_run(tokenizer: Path, workplace: Path) -> None:
+    assert trajsmith("synth", write_recipe(workplace, recipe(tokenizer))).code == 0
+    with Store.open(Path("runs/small")) as store:
+        before = store.ids("trajectories")
+    path = write_recipe(workplace, recipe(tokenizer, **MORE))
+    grown = trajsmith("synth", path)
+    assert grown.code == 0, grown.err
+    with Store.open(Path("runs/small")) as store:
+        after = store.ids("trajectories")
+    assert before < after and len(after) == 5 + 7 * 3
+    assert trajsmith("synth", path, "--runs", "fresh").code == 0
+    assert digests("runs/small") == digests("fresh/small")
