@@ -150,10 +150,25 @@ def load_recipe(path: Path) -> Recipe:
 def parse_recipe(value: dict[str, Any], *, source: str = "recipe") -> Recipe:
     """Check a recipe given as a mapping; `source` names it in errors."""
     try:
-        return Recipe.model_validate(value)
+        recipe = Recipe.model_validate(value)
     except ValidationError as error:
         problems = "\n".join(f"  {_describe(item)}" for item in error.errors())
         raise ConfigError(f"{source} is not a valid recipe:\n{problems}") from error
+    _refuse_held_out(recipe, source)
+    return recipe
+
+
+def _refuse_held_out(recipe: Recipe, source: str) -> None:
+    """ConfigError where a stage that feeds training takes tasks of a split that evaluations read."""
+    held_out = ("heldout", recipe.evaluate.split)
+    used = {f"synth.{name}.split": section.split for name, section in recipe.synth.items()}
+    if "grpo" in recipe.model_fields_set:
+        used["grpo.split"] = recipe.grpo.split
+    for key, split in used.items():
+        if any(split == name or split.startswith(f"{name}_") for name in held_out):
+            raise ConfigError(
+                f"{source}: {key} is {split!r}, which evaluations read; train on another split, such as train"
+            )
 
 
 def _describe(item: Any) -> str:

@@ -1,0 +1,35 @@
+"""What a recipe may not say although every key of it is valid."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from data.errors import ConfigError
+from flows.stages.demo import DEMO_RECIPE
+from flows.stages.prove import RECIPES
+from flows.stages.recipe import load_recipe, parse_recipe
+
+SYNTH = {"synthesizer": "demonstration", "tasks": 1}
+
+
+@pytest.mark.parametrize(
+    ("value", "key"),
+    [
+        ({"synth": {"a": SYNTH | {"split": "heldout"}}}, "synth.a.split is 'heldout'"),
+        ({"synth": {"a": SYNTH | {"split": "heldout_unseen"}}}, "synth.a.split is 'heldout_unseen'"),
+        ({"grpo": {"split": "heldout"}, "evaluate": {"split": "dev"}}, "grpo.split is 'heldout'"),
+        ({"grpo": {"split": "dev"}, "evaluate": {"split": "dev"}}, "grpo.split is 'dev'"),
+    ],
+)
+def test_what_evaluations_read_trains_nothing(value: dict[str, Any], key: str) -> None:
+    with pytest.raises(ConfigError, match=key):
+        parse_recipe({"name": "leaky", **value})
+
+
+def test_the_shipped_recipes_and_a_dev_split_for_training_pass() -> None:
+    for path in (DEMO_RECIPE, *RECIPES.values()):
+        load_recipe(path)
+    assert parse_recipe({"name": "small", "grpo": {"split": "dev"}}).grpo.split == "dev"
+    assert parse_recipe({"name": "small", "evaluate": {"split": "train"}}).evaluate.split == "train"
