@@ -29,7 +29,8 @@ class Comparison(NamedTuple):
     low: float
     high: float
     p_value: float
-    """Two-sided, from the bootstrap distribution; never below 1 / (samples + 1)."""
+    """Two-sided, from the bootstrap distribution; never below 2 / (samples + 1), nor below 2 / 2**clusters,
+    the least that flipping the signs of so many clusters could give."""
     num_pairs: int
     num_clusters: int
 
@@ -97,7 +98,7 @@ def paired_bootstrap(
     tail = (1 - confidence) / 2
     low, high = np.quantile(means, [tail, 1 - tail])
     extreme = 1 + min(int((means <= 0).sum()), int((means >= 0).sum()))
-    p_value = min(1.0, 2 * extreme / (num_samples + 1))
+    p_value = min(1.0, max(2 * extreme / (num_samples + 1), 2.0 ** (1 - len(index))))
     return Comparison(
         float(differences.mean()), float(low), float(high), p_value, len(differences), len(index)
     )

@@ -94,3 +94,12 @@ def test_pass_hat_k_and_pass_at_k() -> None:
 def test_holm_steps_down_and_keeps_the_order_given() -> None:
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.5, 0.9]) == [1.0, 1.0] and holm([]) == []
+
+
+@pytest.mark.parametrize(("num_clusters", "least"), [(2, 0.5), (3, 0.25), (8, 2 / 256)])
+def test_few_clusters_cannot_be_significant_however_large_the_difference(
+    num_clusters: int, least: float
+) -> None:
+    clusters = [task % num_clusters for task in range(96)]
+    found = paired_bootstrap([0.0] * 96, [1.0] * 96, clusters=clusters)
+    assert found.p_value == least
