@@ -16,6 +16,7 @@ from data.store import Store
 from flows.stages.recipe import GROWING, VOLATILE, Recipe
 from pipeline.environments.base import Environment
 from pipeline.environments.registry import load_environment
+from pipeline.errors import ConfigError
 
 CODE_VERSION = "1"
 """Raised when a stage's meaning changes: finished stages of older runs are then made again."""
@@ -30,6 +31,18 @@ def open_run(recipe: Recipe, runs: Path) -> Store:
 def environment_of(recipe: Recipe) -> Environment:
     """The recipe's environment."""
     return load_environment(recipe.environment.name, **recipe.environment.options)
+
+
+def refuse_other_version(store: Store, environment: Environment) -> None:
+    """ConfigError where the run was begun in another version of the environment."""
+    begun = next((row.environment for row in store.trajectories()), None)
+    if begun is None or begun.name != environment.name or begun.version == environment.version:
+        return
+    raise ConfigError(
+        f"{store.root} was begun with {environment.name} of version {begun.version}, now it is "
+        f"{environment.version}, and episodes of both would mix. Choose: put the old version back; or give the "
+        f"recipe another name for a new run; or delete {store.root} to start over"
+    )
 
 
 def stage_done(store: Store, stage: str, *, config: Any, inputs: Mapping[str, str]) -> bool:

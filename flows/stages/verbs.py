@@ -108,9 +108,11 @@ async def synthesis_stage(
     """One synthesis over an open policy; nothing is made twice.
 
     `shard` (i, n) makes only every n-th task from number i on, and leaves the manifest to the whole.
-    Raises EngineError or EnvironmentFailure where episodes are left that infrastructure broke.
+    Raises EngineError or EnvironmentFailure where episodes are left that infrastructure broke, ConfigError
+    where the run was begun in another version of the environment.
     """
     number, count = shard
+    runs_.refuse_other_version(store, environment)
     config, inputs = section.model_dump(mode="json"), {"weights": policy.engine.weights_version}
     if runs_.stage_done(store, f"synth-{name}", config=config, inputs=inputs):
         say(f"synth {name}: done before")
@@ -206,6 +208,7 @@ async def train_grpo(recipe: Recipe, *, runs: Path, url: str, dry_run: bool, say
     """GRPO from the run's supervised model (the base where there is none); one line about the result."""
     environment = runs_.environment_of(recipe)
     with runs_.open_run(recipe, runs) as store:
+        runs_.refuse_other_version(store, environment)
         tasks = grpo_tasks(store, recipe.grpo, environment)
         if dry_run:
             return f"would train on {len(tasks)} tasks; settings {recipe.grpo.settings}"

@@ -5,14 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from data.store import Store
-from tests.flows.lab import TABLES, recipe, trajsmith, write_recipe
+from tests.flows.lab import digests, recipe, trajsmith, write_recipe
 
 MORE = {"synth.rollouts.tasks": 7, "synth.rollouts.options": {"k": 3}, "synth.demonstrations.tasks": 5}
-
-
-def digests(run: str) -> dict[str, str]:
-    with Store.open(Path(run)) as store:
-        return {table: store.digest(table) for table in TABLES}
 
 
 def test_more_tasks_and_a_larger_k_go_on_with_the_run(tokenizer: Path, workplace: Path) -> None:
@@ -26,4 +21,4 @@ def test_more_tasks_and_a_larger_k_go_on_with_the_run(tokenizer: Path, workplace
         after = store.ids("trajectories")
     assert before < after and len(after) == 5 + 7 * 3
     assert trajsmith("synth", path, "--runs", "fresh").code == 0
-    assert digests("runs/small") == digests("fresh/small")
+    assert digests(Path("runs/small")) == digests(Path("fresh/small"))
