@@ -40,8 +40,8 @@ def refuse_other_version(store: Store, environment: Environment) -> None:
         return
     raise ConfigError(
         f"{store.root} was begun with {environment.name} of version {begun.version}, now it is "
-        f"{environment.version}, and episodes of both would mix. Choose: put the old version back; or give the "
-        f"recipe another name for a new run; or delete {store.root} to start over"
+        f"{environment.version}, and episodes of both would mix. Choose: put the old version back; or give "
+        f"the recipe another name for a new run; or delete {store.root} to start over"
     )
 
 
