@@ -28,11 +28,6 @@ class Pass:
     shared: tuple[int, ...]
     """Per row: how many of its first tokens an earlier row of the pass already laid out."""
 
-    @property
-    def num_row_tokens(self) -> int:
-        """Tokens as if nothing were shared."""
-        return sum(len(row.token_ids) for row in self.rows)
-
 
 def pack(rows: Sequence[Row], *, share: bool = True) -> Pass:
     """Lay out `rows` (in sorted order of their ids) as one tree; without `share`, side by side."""

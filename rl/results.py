@@ -85,11 +85,6 @@ class TrainResult:
         """Loss per step."""
         return [entry.loss for entry in self.history]
 
-    @property
-    def row_tokens_per_second(self) -> float:
-        """Row tokens per second of training time."""
-        return self.row_tokens / self.train_seconds if self.train_seconds else 0.0
-
 
 def finish(
     model: Any,
