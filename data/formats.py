@@ -184,13 +184,13 @@ def from_message(message: Row) -> Turn:
 
 
 def tools_json(tools: Sequence[ToolSpec]) -> str:
-    """Tools as the JSON text of a list in the OpenAI form."""
-    return canonical.dumps([tool.openai() for tool in tools])
+    """Tools as the JSON text of a list in the OpenAI form, its strings escaped as those of a text column."""
+    return canonical.dumps(schema.map_text([tool.openai() for tool in tools], schema.escape))
 
 
 def tools_from_json(text: str) -> tuple[ToolSpec, ...]:
     """Inverse of `tools_json`, for parameters in the canonical form."""
-    functions = [tool["function"] for tool in canonical.loads(text)]
+    functions = [tool["function"] for tool in schema.map_text(canonical.loads(text), schema.unescape)]
     return tuple(
         ToolSpec(name=f["name"], description=f["description"], parameters=canonical.dumps(f["parameters"]))
         for f in functions
