@@ -168,11 +168,8 @@ class RowTrainer(GRPOTrainer):
         mask: torch.Tensor,
         changed: torch.Tensor,
     ) -> None:
-        sums, settings = self.sums, self.settings
-        ratio, positive = (logps - old).exp(), inputs["advantages"] > 0
-        clipped = ((ratio > 1 + settings.epsilon_high) & positive) | (
-            (ratio < 1 - settings.epsilon) & ~positive
-        )
+        sums = self.sums
+        clipped = clipped_tokens((logps - old).exp(), inputs["advantages"], self.settings)
         sums.tokens += int(mask.sum())
         sums.computed_tokens += len(inputs["packed"].token_ids)
         sums.entropy += float(entropies[mask].sum())
@@ -180,6 +177,14 @@ class RowTrainer(GRPOTrainer):
         sums.gap += float((sampled - logps)[mask].abs().sum())
         sums.corrected += int(changed.sum())
         sums.clipped += int((clipped & mask).sum())
+
+
+def clipped_tokens(ratio: torch.Tensor, advantages: torch.Tensor, settings: GrpoConfig) -> torch.Tensor:
+    """Where the loss clips a token: it loses its gradient, or, with cispo, part of its weight."""
+    if settings.loss_type is LossType.CISPO:
+        return ratio > settings.epsilon_high
+    high = (ratio > 1 + settings.epsilon_high) & (advantages > 0)
+    return high | ((ratio < 1 - settings.epsilon) & (advantages < 0))
 
 
 def pass_inputs(packed: Pass, *, num_trained: int, device: Any) -> dict[str, Any]:
