@@ -100,9 +100,7 @@ def read_rows(path: Path) -> Iterator[tuple[Row, bool]]:
                     for row in batch.slice(start, step).to_pylist():
                         yield row, escaped
     except (pa.ArrowInvalid, OSError) as error:
-        raise StoreError(
-            f"cannot read {path}: {error}. Restore the file from a copy, or delete it and run again"
-        ) from error
+        raise _unreadable(path, error) from error
 
 
 def read_records(path: Path, kind: Kind) -> Iterator[AnyRecord]:
@@ -113,12 +111,20 @@ def read_records(path: Path, kind: Kind) -> Iterator[AnyRecord]:
 
 def read_ids(path: Path, kind: Kind) -> list[str]:
     """The ids of a shard in its order; reads only the id columns."""
-    columns = schema.ID_COLUMNS[kind]
+    return _joined_ids(_id_columns(path, kind), kind)
+
+
+def _id_columns(path: Path, kind: Kind) -> pa.Table:
     try:
-        table = pq.read_table(path, columns=list(columns))
+        return pq.read_table(path, columns=list(schema.ID_COLUMNS[kind]))
     except (pa.ArrowInvalid, OSError) as error:
-        raise StoreError(f"cannot read {path}: {error}") from error
-    return _joined_ids(table, kind)
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> StoreError:
+    return StoreError(
+        f"cannot read {path}: {error}. Restore the file from a copy, or delete it and run again"
+    )
 
 
 def _joined_ids(table: pa.Table, kind: Kind) -> list[str]:
@@ -133,7 +139,7 @@ def repeated_ids(paths: list[Path], kind: Kind, journal_ids: Collection[str]) ->
         return {}
     repeated = set(journal_ids)
     if len({generation_of(path) for path in paths}) > 1:
-        table = pa.concat_tables([pq.read_table(path, columns=columns) for path in paths])
+        table = pa.concat_tables([_id_columns(path, kind) for path in paths])
         counts = table.group_by(columns).aggregate([([], "count_all")])
         several = counts.filter(pc.greater(counts["count_all"], pa.scalar(1)))
         repeated.update(_joined_ids(several, kind))

@@ -207,6 +207,18 @@ def test_a_growing_number_may_only_grow(root: Path) -> None:
         Store.create_or_open(root, deeper, growing=growing)
 
 
+def test_a_damaged_shard_is_one_clear_error_whatever_reads_it(root: Path) -> None:
+    with Store.create_or_open(root, RECIPE) as store:
+        for n in range(2):
+            store.append(records.make_trajectory(n))
+            store.seal()
+        damaged = sorted((root / "trajectories").iterdir())[0]
+        damaged.write_bytes(damaged.read_bytes()[:-20])
+        for read in (lambda: list(store.trajectories()), lambda: store.ids("trajectories")):
+            with pytest.raises(StoreError, match=f"cannot read .*{damaged.name}.*delete it and run again"):
+                read()
+
+
 def test_paths_that_are_no_run(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"not a run directory: it has no recipe\.yaml"):
         Store.open(tmp_path / "nowhere")
