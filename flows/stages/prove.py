@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from pipeline.environments.base import Environment
 from pipeline.errors import ConfigError
 from rl.models import model_label, resolve_model
 from rl.results import TrainResult
+from rl.rows import Row, sft_rows
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RECIPES = {"travel_desk": EXAMPLES / "prove.yaml", "counter": EXAMPLES / "prove-counter.yaml"}
@@ -86,17 +87,20 @@ class World:
         self, arm: str, rows: Sequence[Trajectory], *, start: str, budget: int = 0, sampled: int = 0
     ) -> None:
         """Train `arm` from the model of `start`: one epoch, or steps that add up to `budget` row tokens."""
-        from rl.sft import SftConfig, train_sft
+        from rl.sft import SftConfig, plan_steps, train_sft
 
-        settings = dict(self.recipe.sft.settings)
+        config = settings_of(SftConfig, self.recipe.sft.settings, "sft.settings")
         if budget:
-            tokens_per_step = int(settings["tokens_per_step"])
-            settings |= {"epochs": 10_000, "max_steps": max(1, round(budget / tokens_per_step))}
+            planned = sft_rows(rows)
+            # A step is at least this large, but for the last of an epoch; twice as many are surely enough.
+            least = min(config.tokens_per_step, sum(len(row.token_ids) for row in planned))
+            config = replace(config, epochs=10_000, max_steps=2 * budget // least + 2)
+            config = replace(config, max_steps=steps_for(plan_steps(planned, config), budget))
         result = train_sft(
             rows,
             model_dir=self.model(start),
             out_dir=self.model(arm),
-            config=settings_of(SftConfig, settings, "sft.settings"),
+            config=config,
             stop_token_ids=self.policy.renderer.stop_token_ids,
             on_progress=lambda step: self.say(
                 f"{arm} step {step.step}/{step.total_steps}: loss {step.loss:.3f}"
@@ -261,9 +265,27 @@ def _evaluation_row(found: Evaluation) -> dict[str, Any]:
         "valid_calls": [found.valid_calls.successes, found.valid_calls.trials],
         "infra_failures": found.infra_failures,
         "generated_tokens": found.generated_tokens,
-        "templates": [outcome.template for outcome in found.outcomes],
-        "outcomes": [outcome.success for outcome in found.outcomes],
+        "outcomes": outcomes_by_template(found),
     }
+
+
+def outcomes_by_template(found: Evaluation) -> dict[str, dict[str, float]]:
+    """Template to the first 10 digits of a task's id to its success: what rows are joined on."""
+    outcomes: dict[str, dict[str, float]] = {}
+    for outcome in found.outcomes:
+        outcomes.setdefault(outcome.template, {})[outcome.task_id[:10]] = outcome.success
+    return outcomes
+
+
+def steps_for(steps: Iterable[Sequence[Row]], budget: int) -> int:
+    """The number of first steps whose row tokens come nearest to `budget`; at least 1."""
+    total = 0
+    for number, rows in enumerate(steps, start=1):
+        size = sum(len(row.token_ids) for row in rows)
+        if total + size >= budget:
+            return max(1, number if total + size - budget <= budget - total else number - 1)
+        total += size
+    raise ConfigError(f"the steps end after {total} tokens, the budget is {budget}; allow more epochs")
 
 
 def _say(say: Say, name: str, line: str) -> None:

@@ -1,8 +1,8 @@
-"""The tables of the proof: all seeds' rows joined, with paired intervals clustered by template.
+"""The tables of the proof: all seeds' rows joined, with paired intervals.
 
-A task's score in an arm is its mean over the seeds, so that the resampled unit is the task (in its
-template), never a seed's copy of it. Every seed is also printed alone: the spread between seeds is what
-a reader should look at first.
+Arms are paired by task and seed; templates and seeds are both resampled, so that an interval holds the
+spread between tasks and between training runs. A task an arm has no outcome for (the infrastructure
+broke it) leaves every comparison, and how many did is printed.
 """
 
 from __future__ import annotations
@@ -13,20 +13,26 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
 
-from pipeline.checks.stats import holm, paired_bootstrap
+from pipeline.checks.stats import Comparison, holm, paired_bootstrap
 from pipeline.errors import ConfigError
 
 Rows = Sequence[dict[str, Any]]
+_ORDER = ("base", "sft", "sft_same", "sft_fresh", "rft", "grpo")
+
+
+class Key(NamedTuple):
+    """One pair's place: seed, template, task."""
+
+    seed: int
+    template: str
+    task: str
 
 
 class Cell(NamedTuple):
     """One arm in one evaluation over all seeds."""
 
-    scores: list[float]
-    """Per task, mean over seeds."""
-    per_seed: list[float]
+    scores: dict[Key, float]
     valid: float
-    templates: list[str]
 
 
 def markdown_table(results: Path) -> str:
@@ -37,41 +43,45 @@ def markdown_table(results: Path) -> str:
     rows = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
     head = f"Model: {rows[0]['model']}. Seeds: {', '.join(str(row['seed']) for row in rows)}."
     parts = [head]
-    for world in rows[0]["worlds"]:
+    for world, arms in rows[0]["worlds"].items():
         parts += [f"### {world}", _cost_table(rows, world)]
-        parts += [_table(rows, world, index) for index in _evaluations(rows[0], world)]
+        parts += [_table(rows, world, index) for index in range(len(arms["base"]["evaluations"]))]
     return "\n\n".join(parts) + "\n"
-
-
-def _evaluations(row: dict[str, Any], world: str) -> range:
-    return range(len(row["worlds"][world]["base"]["evaluations"]))
 
 
 def _table(rows: Rows, world: str, index: int) -> str:
     """Success of every arm in one evaluation, and its difference to `sft`."""
     cells = {arm: _cell(rows, world, arm, index) for arm in _arms(rows, world)}
-    example = rows[0]["worlds"][world]["base"]["evaluations"][index]
-    title = (
-        f"**{example['split']}, temperature {example['temperature']:g}**, {len(cells['base'].scores)} tasks"
-    )
+    common = set.intersection(*(set(cell.scores) for cell in cells.values()))
+    if not common:
+        raise ConfigError(f"the arms of {world} share no task; their rows cannot be joined")
     compared = [arm for arm in cells if arm not in ("base", "sft")]
-    found = {arm: _compare(cells["sft"], cells[arm]) for arm in compared}
-    adjusted = dict(zip(compared, holm([found[arm].p_value for arm in compared]), strict=True))
+    found = {arm: _compare(cells["sft"], cells[arm], sorted(common)) for arm in compared}
+    adjusted = dict(zip(compared, holm([each.p_value for each in found.values()]), strict=True))
     lines = [
         "| arm | success | per seed | valid calls | vs sft | p |",
         "| --- | ---: | --- | ---: | --- | ---: |",
     ]
     for arm, cell in cells.items():
-        difference, p_value = "", ""
-        if arm in found:
-            low, high = found[arm].low, found[arm].high
-            difference = f"{found[arm].difference:+.1%} [{low * 100:+.1f}, {high * 100:+.1f}]"
-            p_value = f"{adjusted[arm]:.3f}"
-        seeds = ", ".join(f"{value:.1%}" for value in cell.per_seed)
-        lines.append(
-            f"| {arm} | {mean(cell.scores):.1%} | {seeds} | {cell.valid:.1%} | {difference} | {p_value} |"
-        )
-    return title + "\n\n" + "\n".join(lines)
+        shown = _difference(found[arm], adjusted[arm]) if arm in found else " | "
+        seeds = ", ".join(f"{value:.1%}" for value in _per_seed(cell, common))
+        success = mean(cell.scores[key] for key in common)
+        lines.append(f"| {arm} | {success:.1%} | {seeds} | {cell.valid:.1%} | {shown} |")
+    left_out = len(set.union(*(set(cell.scores) for cell in cells.values()))) - len(common)
+    return _title(rows, world, index, common, left_out) + "\n\n" + "\n".join(lines)
+
+
+def _title(rows: Rows, world: str, index: int, common: set[Key], left_out: int) -> str:
+    example = rows[0]["worlds"][world]["base"]["evaluations"][index]
+    tasks, templates = len({key.task for key in common}), len({key.template for key in common})
+    name = f"**{example['split']}, temperature {example['temperature']:g}**"
+    title = f"{name}: {tasks} tasks, {templates} templates"
+    return title + (f"; {left_out} pairs left out, an arm has no outcome for them" if left_out else "")
+
+
+def _difference(found: Comparison, p_value: float) -> str:
+    low, high = found.low * 100, found.high * 100
+    return f"{found.difference:+.1%} [{low:+.1f}, {high:+.1f}] | {p_value:.3f}"
 
 
 def _cost_table(rows: Rows, world: str) -> str:
@@ -92,25 +102,30 @@ def _cost_table(rows: Rows, world: str) -> str:
 
 
 def _arms(rows: Rows, world: str) -> Iterator[str]:
-    order = ["base", "sft", "sft_same", "sft_fresh", "rft", "grpo"]
-    return (arm for arm in order if all(arm in row["worlds"][world] for row in rows))
+    return (arm for arm in _ORDER if all(arm in row["worlds"][world] for row in rows))
 
 
 def _cell(rows: Rows, world: str, arm: str, index: int) -> Cell:
-    found = [row["worlds"][world][arm]["evaluations"][index] for row in rows]
-    if len({tuple(each["templates"]) for each in found}) > 1:
-        raise ConfigError(
-            f"the seeds evaluated {world}/{arm} on different tasks; their rows cannot be joined"
-        )
-    valid = [each["valid_calls"] for each in found]
-    return Cell(
-        scores=[mean(scores) for scores in zip(*(each["outcomes"] for each in found), strict=True)],
-        per_seed=[mean(each["outcomes"]) for each in found],
-        valid=sum(good for good, _ in valid) / max(1, sum(tried for _, tried in valid)),
-        templates=found[0]["templates"],
+    scores: dict[Key, float] = {}
+    good = tried = 0
+    for row in rows:
+        found = row["worlds"][world][arm]["evaluations"][index]
+        good, tried = good + found["valid_calls"][0], tried + found["valid_calls"][1]
+        for template, outcomes in found["outcomes"].items():
+            scores |= {Key(row["seed"], template, task): success for task, success in outcomes.items()}
+    return Cell(scores, good / max(1, tried))
+
+
+def _per_seed(cell: Cell, common: set[Key]) -> list[float]:
+    seeds = sorted({key.seed for key in common})
+    return [mean(cell.scores[key] for key in common if key.seed == seed) for seed in seeds]
+
+
+def _compare(baseline: Cell, treatment: Cell, keys: Sequence[Key]) -> Comparison:
+    by_template = len({key.template for key in keys}) > 1
+    return paired_bootstrap(
+        [baseline.scores[key] for key in keys],
+        [treatment.scores[key] for key in keys],
+        clusters=[key.template if by_template else key.task for key in keys],
+        runs=[key.seed for key in keys],
     )
-
-
-def _compare(baseline: Cell, treatment: Cell) -> Any:
-    clusters = treatment.templates if len(set(treatment.templates)) > 1 else None
-    return paired_bootstrap(baseline.scores, treatment.scores, clusters=clusters)

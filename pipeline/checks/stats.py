@@ -65,42 +65,46 @@ def paired_bootstrap(
     treatment: Sequence[float],
     *,
     clusters: Sequence[Hashable] | None,
+    runs: Sequence[Hashable] | None = None,
     num_samples: int = 10_000,
     seed: int = 0,
     confidence: float = 0.95,
 ) -> Comparison:
     """Difference of two arms scored on the same tasks, in the same order, resampling whole clusters.
 
-    `clusters` names the cluster (template) of each task; None resamples single tasks. Raises ValueError
-    where lengths differ or fewer than 2 clusters exist. Equal inputs and seed give equal results.
+    `clusters` names the cluster (template) of each pair; None resamples single pairs. `runs` names the
+    training run (seed) of each pair; runs are resampled too, crossed with the clusters, so that the
+    interval holds the spread between runs. Raises ValueError where lengths differ or fewer than 2
+    clusters exist. Equal inputs and seed give equal results.
     """
     import numpy as np
 
     if not len(baseline) == len(treatment) > 0:
         raise ValueError(f"both arms need the same tasks, got {len(baseline)} and {len(treatment)} scores")
-    names: Sequence[Hashable] = range(len(baseline)) if clusters is None else clusters
-    if len(names) != len(baseline):
-        raise ValueError(f"every task needs a cluster, got {len(names)} for {len(baseline)} tasks")
-    index = {name: position for position, name in enumerate(dict.fromkeys(names))}
-    if len(index) < 2:
-        raise ValueError(f"{len(index)} cluster cannot be resampled; pass clusters=None to resample tasks")
+    member, num_clusters = _positions(range(len(baseline)) if clusters is None else clusters, len(baseline))
+    if num_clusters < 2:
+        raise ValueError(f"{num_clusters} cluster cannot be resampled; pass clusters=None to resample tasks")
+    run, num_runs = _positions([0] * len(baseline) if runs is None else runs, len(baseline))
     differences = np.asarray(treatment, dtype=float) - np.asarray(baseline, dtype=float)
-    member = np.array([index[name] for name in names])
-    sums = np.bincount(member, weights=differences, minlength=len(index))
-    sizes = np.bincount(member, minlength=len(index)).astype(float)
+    cell = np.array(run) * num_clusters + np.array(member)
+    sums = np.bincount(cell, weights=differences, minlength=num_runs * num_clusters)
+    sizes = np.bincount(cell, minlength=num_runs * num_clusters).astype(float)
+    sums, sizes = sums.reshape(num_runs, num_clusters), sizes.reshape(num_runs, num_clusters)
     generator = np.random.default_rng(seed)
     means = np.empty(num_samples)
-    block = max(1, 4_000_000 // len(index))
+    block = max(1, 4_000_000 // num_clusters)
     for start in range(0, num_samples, block):
         rows = min(block, num_samples - start)
-        picks = generator.multinomial(len(index), [1 / len(index)] * len(index), size=rows)
-        means[start : start + rows] = (picks @ sums) / (picks @ sizes)
+        picks = generator.multinomial(num_clusters, [1 / num_clusters] * num_clusters, size=rows)
+        kept = generator.multinomial(num_runs, [1 / num_runs] * num_runs, size=rows)
+        drawn = ((kept @ sums) * picks).sum(axis=1)
+        means[start : start + rows] = drawn / ((kept @ sizes) * picks).sum(axis=1)
     tail = (1 - confidence) / 2
     low, high = np.quantile(means, [tail, 1 - tail])
     extreme = 1 + min(int((means <= 0).sum()), int((means >= 0).sum()))
-    p_value = min(1.0, max(2 * extreme / (num_samples + 1), 2.0 ** (1 - len(index))))
+    p_value = min(1.0, max(2 * extreme / (num_samples + 1), 2.0 ** (1 - num_clusters)))
     return Comparison(
-        float(differences.mean()), float(low), float(high), p_value, len(differences), len(index)
+        float(differences.mean()), float(low), float(high), p_value, len(differences), num_clusters
     )
 
 
@@ -134,6 +138,14 @@ def holm(p_values: Sequence[float]) -> list[float]:
         running = max(running, min(1.0, (len(p_values) - rank) * p_values[position]))
         adjusted[position] = running
     return adjusted
+
+
+def _positions(names: Sequence[Hashable], count: int) -> tuple[list[int], int]:
+    """Each name's number in order of first appearance, and how many names there are."""
+    if len(names) != count:
+        raise ValueError(f"every pair needs a cluster and a run, got {len(names)} names for {count} pairs")
+    index = {name: position for position, name in enumerate(dict.fromkeys(names))}
+    return [index[name] for name in names], len(index)
 
 
 def _check_k(successes: int, trials: int, k: int) -> None:

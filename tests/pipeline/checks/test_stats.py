@@ -68,7 +68,7 @@ def test_bootstrap_is_seeded_and_refuses_what_it_cannot_compare() -> None:
         paired_bootstrap([1.0], [1.0, 0.0], clusters=None)
     with pytest.raises(ValueError, match="1 cluster cannot be resampled"):
         paired_bootstrap([1.0, 0.0], [1.0, 0.0], clusters=["a", "a"])
-    with pytest.raises(ValueError, match="every task needs a cluster, got 1 for 2"):
+    with pytest.raises(ValueError, match="every pair needs a cluster and a run, got 1 names for 2"):
         paired_bootstrap([1.0, 0.0], [1.0, 0.0], clusters=["a"])
 
 
