@@ -75,9 +75,10 @@ def cycle_groups(names: Sequence[str], config: GrpoConfig) -> list[list[str]]:
             if not queue:
                 queue = sorted(names)
                 random.Random(f"{config.seed}/{len(batches)}/{len(batch)}").shuffle(queue)
-            name = queue.pop()
-            if name not in batch:
-                batch.append(name)
+            # After a reshuffle a name may be in the batch already: it keeps its place for the next batch.
+            name = next(name for name in reversed(queue) if name not in batch)
+            queue.remove(name)
+            batch.append(name)
         batches.append(batch)
     return batches
 

@@ -21,8 +21,8 @@ def env_list() -> None:
 
 def env_check(
     name: Annotated[str, typer.Argument(help="A shipped environment or package.module:factory.")],
-    tasks: Annotated[int, typer.Option(help="Tasks per split that are played.")] = 48,
-    seed: Annotated[int, typer.Option(help="Seed of the sessions.")] = 0,
+    tasks: Annotated[int, typer.Option(min=1, help="Tasks per split that are played.")] = 48,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the sessions.")] = 0,
     options: Annotated[str, typer.Option(help="Options of the environment, as JSON.")] = "{}",
     as_json: JsonOption = False,
 ) -> None:
@@ -35,6 +35,8 @@ def env_check(
         given = json.loads(options)
     except ValueError as error:
         raise ConfigError(f"--options is not JSON: {error}; got {options!r}") from error
+    if not isinstance(given, dict):
+        raise ConfigError(f"--options must be a JSON object, got {options!r}")
     environment = load_environment(name, **given)
     results = asyncio.run(check_environment(environment, num_tasks=tasks, seed=seed))
     if as_json:

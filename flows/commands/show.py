@@ -66,7 +66,9 @@ def publish(
     typer.echo(f"{'would publish' if dry_run else 'published'} to {done.target}: {rows}")
 
 
-def view(run: RunArgument, port: Annotated[int, typer.Option(help="0 = any free port.")] = 8765) -> None:
+def view(
+    run: RunArgument, port: Annotated[int, typer.Option(min=0, max=65535, help="0 = any free port.")] = 8765
+) -> None:
     """Browse the run's trajectories at a local page, tokens coloured by span."""
     from data.store import Store
     from flows.stages.show import open_view
@@ -78,7 +80,7 @@ def view(run: RunArgument, port: Annotated[int, typer.Option(help="0 = any free 
 
 def audit(
     run: RunArgument,
-    count: Annotated[int, typer.Option(help="Trajectories to print.")] = 1,
+    count: Annotated[int, typer.Option(min=0, help="Trajectories to print.")] = 1,
     trajectory_id: Annotated[str, typer.Option("--id", help="This one instead.")] = "",
 ) -> None:
     """Print trajectories coloured by span, and check every mask; exit code 1 where a mask is wrong."""

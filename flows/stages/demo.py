@@ -65,7 +65,7 @@ async def _learn(
 
     await synthesise("rollouts", recipe.synth["rollouts"])
     await curation_stage(store, recipe, environment=environment, renderer=policy.renderer, say=say)
-    tasks = grpo_tasks(store, recipe.grpo, environment)
+    tasks = grpo_tasks(store, recipe.grpo, environment, weights=sft.weights_digest)
     say(f"grpo: {len(tasks)} of {recipe.grpo.tasks} tasks are neither always nor never solved")
     await run_grpo(
         tasks,

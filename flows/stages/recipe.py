@@ -27,10 +27,14 @@ GROWING = ("synth.*.tasks", "synth.*.options.k", "evaluate.tasks")
 """Keys that may become larger in a run that is there: only what is missing is then made."""
 
 
+_MOST = 2**31 - 1
+"""Larger numbers fit neither a column nor a server."""
+
+
 class Section(BaseModel):
     """Base of all sections: immutable; an unknown key is an error that names the nearest known one."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class EnvironmentSection(Section):
@@ -55,10 +59,10 @@ class PolicySection(Section):
     served_name: str = ""
     """The server's name of the model; "" is the one `trajsmith serve` gives, "policy"."""
     temperature: float = Field(default=1.0, ge=0.0)
-    max_turn_tokens: int = Field(default=96, ge=1)
+    max_turn_tokens: int = Field(default=96, ge=1, le=_MOST)
     """New tokens per assistant turn."""
-    max_context_tokens: int = Field(default=2048, ge=64)
-    max_in_flight: int = Field(default=32, ge=1)
+    max_context_tokens: int = Field(default=2048, ge=64, le=_MOST)
+    max_in_flight: int = Field(default=32, ge=1, le=100_000)
     """Episodes at a time."""
     patience_seconds: float = Field(default=120.0, gt=0.0)
     """Seconds without any answer after which a server that is down or overloaded is given up."""
@@ -71,8 +75,8 @@ class SynthSection(Section):
 
     synthesizer: str
     split: str = "train"
-    tasks: int = Field(ge=1)
-    skip: int = Field(default=0, ge=0)
+    tasks: int = Field(ge=1, le=_MOST)
+    skip: int = Field(default=0, ge=0, le=_MOST)
     """Tasks of the split to pass over first, so that stages can use disjoint tasks."""
     options: dict[str, Any] = {}
 
@@ -98,9 +102,9 @@ class GrpoSection(Section):
     """Reinforcement learning from a model that can already act."""
 
     split: str = "train"
-    tasks: int = Field(default=64, ge=1)
+    tasks: int = Field(default=64, ge=1, le=_MOST)
     """Tasks the steps take in turn."""
-    skip: int = Field(default=0, ge=0)
+    skip: int = Field(default=0, ge=0, le=_MOST)
     only_measured: bool = True
     """Train on the tasks whose measured solve rate in the store is neither 0 nor 1, where there are any."""
     settings: dict[str, Any] = {}
@@ -111,18 +115,18 @@ class EvalSection(Section):
     """Evaluation: free-running episodes on tasks that training never saw."""
 
     split: str = "heldout"
-    tasks: int = Field(default=100, ge=1)
+    tasks: int = Field(default=100, ge=1, le=_MOST)
     temperature: float = Field(default=0.0, ge=0.0)
-    rollouts: int = Field(default=1, ge=1)
+    rollouts: int = Field(default=1, ge=1, le=_MOST)
     """Episodes per task; more than one needs a temperature above 0."""
 
 
 class Recipe(Section):
     """The configuration of one run."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)
     description: str = ""
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, le=_MOST)
     environment: EnvironmentSection = EnvironmentSection()
     policy: PolicySection = PolicySection()
     synth: dict[str, SynthSection] = {}
@@ -133,14 +137,30 @@ class Recipe(Section):
     evaluate: EvalSection = EvalSection()
 
 
+class _UniqueKeys(yaml.SafeLoader):
+    """Refuses a key that stands twice in a mapping, of which YAML would silently keep the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key.value!r} stands twice", key.start_mark
+                )
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep)
+
+
 def load_recipe(path: Path) -> Recipe:
     """Read and check a recipe file. Raises ConfigError naming file, key, value and what is allowed."""
     if not path.is_file():
         raise ConfigError(f"recipe {path} does not exist; write one or start from examples/demo.yaml")
     try:
-        value = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise ConfigError(f"recipe {path} is not YAML: {error}") from error
+        value = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"recipe {path} is not YAML in UTF-8: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"recipe {path} cannot be read: {error.strerror}") from error
     if not isinstance(value, dict):
         kind = type(value).__name__
         raise ConfigError(f"recipe {path} holds a {kind}, not a mapping; see examples/demo.yaml")

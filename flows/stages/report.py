@@ -32,9 +32,11 @@ def save_evaluation(root: Path, evaluation: Evaluation) -> None:
 
 
 def load_evaluations(root: Path) -> list[Evaluation]:
-    """The finished evaluations of a run, oldest first."""
-    files = sorted((root / "eval").glob(f"*/{EVALUATION}"), key=lambda path: path.stat().st_mtime)
-    return [Evaluation.model_validate_json(path.read_text(encoding="utf-8")) for path in files]
+    """The finished evaluations of a run: the base model's, then the training stages' in order, then others."""
+    files = (root / "eval").glob(f"*/{EVALUATION}")
+    found = [Evaluation.model_validate_json(path.read_text(encoding="utf-8")) for path in files]
+    places = {name: place for place, name in enumerate(("base", *STAGES))}
+    return sorted(found, key=lambda each: (places.get(each.name, len(places)), each.name, each.group))
 
 
 async def report(store: Store, *, model_label: str) -> Path:

@@ -18,8 +18,9 @@ from data.tasks import Task
 from flows.stages.policy import LivePolicy
 from flows.stages.progress import Meter, Say, silent
 from flows.stages.recipe import SynthSection
+from pipeline.checks.options import check_options
 from pipeline.environments.base import Environment
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, EnvironmentFailure, TrajsmithError
 from synthesizers import load_synthesizer
 from synthesizers.base import Synthesizer
 
@@ -36,7 +37,14 @@ def select_tasks(environment: Environment, split: str, *, count: int, skip: int 
     if split not in environment.splits:
         splits = ", ".join(environment.splits)
         raise ConfigError(f"environment {environment.name} has no split {split!r}; it has {splits}")
-    tasks = list(itertools.islice(environment.tasks(split), skip, skip + count))
+    try:
+        tasks = list(itertools.islice(environment.tasks(split), skip, skip + count))
+    except TrajsmithError:
+        raise
+    except Exception as error:
+        raise EnvironmentFailure(
+            f"environment {environment.name} could not list its split {split!r}: {error!r}"
+        ) from error
     if len(tasks) < count:
         raise ConfigError(
             f"split {split!r} of {environment.name} ends after {skip + len(tasks)} tasks; "
@@ -45,11 +53,24 @@ def select_tasks(environment: Environment, split: str, *, count: int, skip: int 
     return tasks
 
 
+def checked_synthesizer(section: SynthSection) -> type[Any]:
+    """The synthesizer a section names. ConfigError where there is none, or it does not take its options."""
+    kind = load_synthesizer(section.synthesizer)
+    allowed = sorted(set(inspect.signature(kind).parameters) - _GIVEN)
+    if unknown := sorted(set(section.options) - set(allowed)):
+        options = ", ".join(allowed)
+        raise ConfigError(
+            f"synthesizer {section.synthesizer} has no option {', '.join(unknown)}; its options: {options}"
+        )
+    check_options(kind, section.options, where=f"options of {section.synthesizer}")
+    return kind
+
+
 def make_synthesizer(
     section: SynthSection, *, environment: Environment, policy: LivePolicy, store: Store, seed: int
 ) -> Synthesizer:
     """The synthesizer a section names, with its options. ConfigError names what it takes."""
-    kind = load_synthesizer(section.synthesizer)
+    kind = checked_synthesizer(section)
     parameters = inspect.signature(kind).parameters
     given: dict[str, Any] = {
         "environment": environment,
@@ -62,12 +83,6 @@ def make_synthesizer(
         "run_id": store.root.name,
         "load": lambda trajectory_id: store.get("trajectories", trajectory_id),
     }
-    allowed = sorted(set(parameters) - _GIVEN)
-    if unknown := sorted(set(section.options) - set(allowed)):
-        options = ", ".join(allowed)
-        raise ConfigError(
-            f"synthesizer {section.synthesizer} has no option {', '.join(unknown)}; its options: {options}"
-        )
     given = {name: value for name, value in given.items() if name in parameters}
     synthesizer: Synthesizer = kind(**given, **section.options)
     return synthesizer

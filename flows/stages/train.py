@@ -19,6 +19,7 @@ from flows.stages.policy import LivePolicy
 from flows.stages.progress import Say, silent
 from flows.stages.recipe import GrpoSection, SftSection
 from flows.stages.synthesize import select_tasks
+from pipeline.checks.options import check_options
 from pipeline.environments.base import Environment
 from pipeline.errors import ConfigError
 from pipeline.renderers.base import Renderer
@@ -28,11 +29,12 @@ STAGES = ("sft", "grpo")
 
 
 def latest_model(root: Path, base: Path) -> Path:
-    """The finished model of the last training stage of a run, `base` where none has finished."""
+    """The model of the training stage of a run that finished last, `base` where none has."""
     from rl.results import RESULT_FILE
 
-    finished = [root / "models" / stage for stage in STAGES]
-    return next((path for path in reversed(finished) if (path / RESULT_FILE).is_file()), base)
+    results = [root / "models" / stage / RESULT_FILE for stage in STAGES]
+    finished = [path for path in results if path.is_file()]
+    return max(finished, key=lambda path: path.stat().st_mtime).parent if finished else base
 
 
 def sft_data(store: Store, section: SftSection) -> Iterator[Trajectory]:
@@ -73,14 +75,16 @@ def run_sft(
     )
 
 
-def grpo_tasks(store: Store, section: GrpoSection, environment: Environment) -> list[Task]:
-    """The tasks of the section; only those measured neither always nor never solved, where there are any."""
+def grpo_tasks(store: Store, section: GrpoSection, environment: Environment, *, weights: str) -> list[Task]:
+    """The tasks of the section; where there are any, only those that the weights training starts from
+    were measured to solve neither always nor never."""
     tasks = select_tasks(environment, section.split, count=section.tasks, skip=section.skip)
     if not section.only_measured:
         return tasks
     outcomes: dict[str, set[bool]] = {}
     for row in store.trajectories():
-        if row.synthesizer == "rejection_sampling" and row.success is not None:
+        measured = row.synthesizer == "rejection_sampling" and row.policy.weights == weights
+        if measured and row.success is not None:
             outcomes.setdefault(row.task_id, set()).add(row.success)
     mixed = [task for task in tasks if len(outcomes.get(task.task_id, ())) == 2]
     return mixed or tasks
@@ -137,6 +141,7 @@ def settings_of(kind: type[Any], settings: dict[str, Any], where: str) -> Any:
     known = kind.__dataclass_fields__
     if unknown := sorted(set(settings) - set(known)):
         raise ConfigError(f"{where}: unknown {', '.join(unknown)}; there are {', '.join(sorted(known))}")
+    check_options(kind, settings, where=where)
     return kind(**settings)
 
 

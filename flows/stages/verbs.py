@@ -6,6 +6,7 @@ printing (`flows.commands`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -21,13 +22,13 @@ from flows.stages.policy import LivePolicy, open_policy, policy_label, policy_mo
 from flows.stages.progress import Say
 from flows.stages.recipe import EvalSection, Recipe, SynthSection
 from flows.stages.report import CURATION, save_evaluation
-from flows.stages.synthesize import make_synthesizer, select_tasks, synthesize
+from flows.stages.synthesize import checked_synthesizer, make_synthesizer, select_tasks, synthesize
 from flows.stages.train import grpo_tasks, latest_model, run_grpo, run_sft, sft_data
 from pipeline.environments.base import Environment
 from pipeline.errors import ConfigError, EnvironmentFailure
 from pipeline.renderers.base import Renderer
 from pipeline.renderers.load import load_renderer
-from rl.models import resolve_model
+from rl.models import checkpoint_digest, resolve_model
 
 
 def synthesis_plan(recipe: Recipe, stage: str = "") -> list[str]:
@@ -209,11 +210,11 @@ async def train_grpo(recipe: Recipe, *, runs: Path, url: str, dry_run: bool, say
     environment = runs_.environment_of(recipe)
     with runs_.open_run(recipe, runs) as store:
         runs_.refuse_other_version(store, environment)
-        tasks = grpo_tasks(store, recipe.grpo, environment)
-        if dry_run:
-            return f"would train on {len(tasks)} tasks; settings {recipe.grpo.settings}"
         base = policy_model(recipe.policy)
         start = chosen_model(store.root, base, "sft") if (store.root / "models" / "sft").is_dir() else base
+        tasks = grpo_tasks(store, recipe.grpo, environment, weights=checkpoint_digest(start))
+        if dry_run:
+            return f"would train on {len(tasks)} tasks; settings {recipe.grpo.settings}"
         async with open_policy(
             with_url(recipe, url).policy,
             model_dir=start,
@@ -242,6 +243,8 @@ async def run_evaluation(
     recipe: Recipe, model: str, *, name: str, runs: Path, url: str, say: Say
 ) -> Evaluation:
     """Evaluate a model of the run (base, a stage, a directory; the newest by default)."""
+    if name and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
+        raise ConfigError(f"--name {name!r:.120} cannot name a folder; use letters, digits, '_', '.' and '-'")
     async with open_work(recipe, runs=runs, url=url, model=model, say=say) as work:
         return await evaluation_stage(
             work.store,
@@ -296,7 +299,10 @@ def chosen_stages(recipe: Recipe, stage: str) -> dict[str, SynthSection]:
         )
     if not recipe.synth:
         raise ConfigError(f"recipe {recipe.name} has no synth section; see examples/demo.yaml")
-    return {stage: recipe.synth[stage]} if stage else dict(recipe.synth)
+    chosen = {stage: recipe.synth[stage]} if stage else dict(recipe.synth)
+    for section in chosen.values():
+        checked_synthesizer(section)
+    return chosen
 
 
 def chosen_model(root: Path, base: Path, model: str) -> Path:

@@ -94,8 +94,11 @@ class ToolSession(ABC):
         for instance in self._instances.values():
             try:
                 await instance.create(self.task)
-            except Exception as error:
+            except BaseException as error:
+                # A deadline cancels the wait; what was made before must be released then, too.
                 await self.close()
+                if not isinstance(error, Exception):
+                    raise
                 raise EnvironmentFailure(f"tool {instance.name} could not be created: {error!r}") from error
             self._created.append(instance)
 
@@ -227,7 +230,7 @@ class ToolSession(ABC):
             return self._failed(call_id, name, error.status, str(error))
         except ORDINARY_ERRORS as error:
             return self._failed(call_id, name, ToolStatus.TOOL_ERROR, f"{type(error).__name__}: {error}")
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             return self._failed(call_id, name, ToolStatus.INFRA_ERROR, f"tool {name} is broken: {error!r}")
         parts, cut = truncate(response.content(), self._limits)
         return ToolResult(

@@ -1,0 +1,59 @@
+"""Choices of the stages that decide what is trained on and what is compared with what."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from data.store import Store
+from data.trajectories import Policy, Trajectory
+from flows.stages.recipe import GrpoSection
+from flows.stages.train import grpo_tasks, latest_model
+from pipeline.environments.registry import load_environment
+from tests import samples
+
+
+def _rollout(task_id: str, *, index: int, weights: str, success: bool) -> Trajectory:
+    made = samples.trajectory(reward=float(success))
+    changes = {
+        "trajectory_id": f"{task_id}-{weights}-{index}",
+        "task_id": task_id,
+        "synthesizer": "rejection_sampling",
+        "policy": Policy(name="p", weights=weights),
+    }
+    return made.model_copy(update=changes)
+
+
+def test_only_the_weights_training_starts_from_measure_a_task(tmp_path: Path) -> None:
+    environment = load_environment("counter")
+    section = GrpoSection(tasks=3)
+    tasks = grpo_tasks_of(tmp_path / "none", [], section)
+    assert len(tasks) == 3
+    first, second, _ = (task.task_id for task in tasks)
+    rows = [
+        _rollout(first, index=0, weights="base", success=False),
+        _rollout(first, index=1, weights="sft", success=True),
+        _rollout(second, index=0, weights="sft", success=False),
+        _rollout(second, index=1, weights="sft", success=True),
+    ]
+    assert environment.name == "counter"
+    assert [task.task_id for task in grpo_tasks_of(tmp_path / "some", rows, section)] == [second]
+
+
+def grpo_tasks_of(root: Path, rows: list[Trajectory], section: GrpoSection) -> list[object]:
+    environment = load_environment("counter")
+    with Store.create_or_open(root, {"name": "x"}) as store:
+        for row in rows:
+            store.append(row)
+        return list(grpo_tasks(store, section, environment, weights="sft"))
+
+
+def test_the_latest_model_is_the_one_that_finished_last(tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    assert latest_model(tmp_path, base) == base
+    for stage, moment in (("grpo", 1_000), ("sft", 2_000)):
+        folder = tmp_path / "models" / stage
+        folder.mkdir(parents=True)
+        (folder / "training.json").write_text("{}")
+        os.utime(folder / "training.json", (moment, moment))
+    assert latest_model(tmp_path, base) == tmp_path / "models" / "sft"
