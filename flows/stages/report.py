@@ -32,7 +32,7 @@ def save_evaluation(root: Path, evaluation: Evaluation) -> None:
 
 
 def load_evaluations(root: Path) -> list[Evaluation]:
-    """The finished evaluations of a run: the base model's, then the training stages' in order, then others."""
+    """The finished evaluations of a run: base first, then the training stages in order, then others."""
     files = (root / "eval").glob(f"*/{EVALUATION}")
     found = [Evaluation.model_validate_json(path.read_text(encoding="utf-8")) for path in files]
     places = {name: place for place, name in enumerate(("base", *STAGES))}
