@@ -8,6 +8,7 @@ Not covered: tasks are not published (their private part is what must stay here)
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -103,7 +104,8 @@ def publish(
         if dry_run:
             return publication
         if isinstance(target, Path):
-            replace_directory(folder, target)
+            with disk_errors(target, safe="the run is untouched"):
+                replace_directory(folder, target)
         else:
             _push(client or _hub_client(), target, folder, publication, private=private)
     return publication
@@ -267,13 +269,22 @@ def _run_of(path: Path) -> Path:
     raise ConfigError(f"{path} is neither a run directory nor the curated/ of one (no {RECIPE_FILE} found)")
 
 
+def _umask() -> int:
+    """The process's umask, which can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
 @contextmanager
 def _workplace(target: Path | str, *, dry_run: bool) -> Iterator[Path]:
     """An empty folder that is gone afterwards: beside a folder target, so that it can be renamed there."""
     parent = target.parent if isinstance(target, Path) and not dry_run else None
-    if parent is not None:
-        parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=".publish-", dir=parent))
+    with disk_errors(parent or Path(tempfile.gettempdir()), safe="the run is untouched"):
+        if parent is not None:
+            parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=".publish-", dir=parent))
+        folder.chmod(0o777 & ~_umask())  # mkdtemp keeps others out, who may read what is published
     try:
         yield folder
     finally:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from data import canonical
-from data.errors import ConfigError, RecordError
+from data.errors import ConfigError, RecordError, StoreError
 from data.files import write_atomically
 
 FILE = "recipe.yaml"
@@ -26,10 +26,12 @@ def read_recipe(root: Path) -> dict[str, Any]:
     path = root / FILE
     try:
         value = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise ConfigError(f"{root} is not a run directory: it has no {FILE}") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not YAML: {error}") from error
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not YAML in UTF-8: {error}") from error
     if not isinstance(value, dict):
         raise ConfigError(f"{path} holds {type(value).__name__}, expected a mapping of keys to values")
     return value

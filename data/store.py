@@ -25,7 +25,7 @@ from typing import Any, Self, cast
 
 from data import curated, faults, journal, manifests, recipe, schema, shards
 from data.errors import ConfigError, StoreError
-from data.files import TEMPORARY, fsync_directory
+from data.files import TEMPORARY, disk_errors, fsync_directory
 from data.journal import Journal, Tail
 from data.lock import WriterLock
 from data.manifests import stage_key
@@ -74,11 +74,12 @@ class Store:
         another process writes or the journal is damaged.
         """
         root = Path(root)
-        try:
-            (root / "journal").mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, NotADirectoryError):
-            raise ConfigError(f"{root} is not a directory; name another run directory") from None
-        store = cls(root, WriterLock(root))
+        with disk_errors(root, safe="nothing was changed"):
+            try:
+                (root / "journal").mkdir(parents=True, exist_ok=True)
+            except (FileExistsError, NotADirectoryError):
+                raise ConfigError(f"{root} is not a directory; name another run directory") from None
+            store = cls(root, WriterLock(root))
         try:
             recipe.settle_recipe(root, recipe_, volatile=volatile, growing=growing)
             store._recover()

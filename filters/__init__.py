@@ -18,6 +18,7 @@ from filters.exact_duplicate import ExactDuplicate
 from filters.mix import Mix
 from filters.valid_calls import ValidCalls
 from filters.verified_outcome import VerifiedOutcome
+from pipeline.checks.options import check_options
 
 __all__ = ["FILTERS", "build_filters"]
 
@@ -77,6 +78,7 @@ def _build(row: Mapping[str, Any], gold_length: GoldLength | None) -> Filter:
     ]
     if missing:
         raise ConfigError(f"filter {name} needs the option {', '.join(map(repr, missing))}")
+    check_options(FILTERS[name], options, where=f"filter {name}")
     try:
         built: Filter = FILTERS[name](**provided, **options)
     except TypeError as error:

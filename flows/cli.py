@@ -8,6 +8,7 @@ Heavy imports wait until a verb runs.
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import NoReturn
 
@@ -47,8 +48,19 @@ app.command("demo")(make.demo)
 app.command("prove")(make.prove)
 
 
+NO_TELEMETRY = {
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+"""No dependency reports anything to anybody, unless the user's own environment says otherwise."""
+
+
 def main() -> None:
     """Entry point of the `trajsmith` command."""
+    for name, value in NO_TELEMETRY.items():
+        os.environ.setdefault(name, value)
     try:
         code = app(standalone_mode=False)  # a typer.Exit of a verb comes back as its code
     except (typer.Abort, KeyboardInterrupt):

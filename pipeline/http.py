@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -333,7 +334,12 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def _checked_url(url: str) -> str:
-    parsed = httpx.URL(url)
-    if parsed.scheme not in ("http", "https") or not parsed.host:
+    try:
+        parsed = urlsplit(url)
+        good = parsed.scheme in ("http", "https") and parsed.hostname and parsed.port != 0
+        httpx.URL(url)
+    except (ValueError, httpx.InvalidURL):  # an unclosed bracket, a port above 65535, a blank in the name
+        good = False
+    if not good or url.split() != [url]:
         raise ConfigError(f"server URL {url!r} is not an http(s) URL; write e.g. http://127.0.0.1:8000")
     return url.rstrip("/")

@@ -217,7 +217,14 @@ class Episode:
             if holder is not Blame.JUDGE or isinstance(error, JudgeError):
                 raise
             raise JudgeError(f"{type(error).__name__}: {error}") from error
-        except Exception as error:
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise boundary("it cancelled itself") from error
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # a tool that calls sys.exit() must not end the run
             raise boundary(f"{type(error).__name__}: {error}") from error
 
     def _out_of_time(self, *, group: bool) -> EpisodeEnd:

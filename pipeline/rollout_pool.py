@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from typing import TypeVar
 
+from pipeline.errors import EnvironmentFailure
+
 S = TypeVar("S")
 T = TypeVar("T")
 Emit = Callable[[T], Awaitable[None]]
@@ -31,8 +33,12 @@ async def pooled(
         try:
             for item in source:
                 await work(item, emit)
+        except asyncio.CancelledError:
+            raise
         except Exception as error:
             await results.put(error)
+        except BaseException as error:  # a worker that ended without a word would be waited for for ever
+            await results.put(EnvironmentFailure(f"an episode was ended by {error!r}"))
         else:
             await results.put(None)
 

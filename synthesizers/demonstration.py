@@ -14,7 +14,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from data import canonical
-from data.errors import ConfigError
+from data.errors import ConfigError, TrajsmithError
 from data.messages import Role, ToolCall, ToolSpec, Turn
 from data.tasks import Task
 from data.trajectories import Origin, Policy, Segment, Span, SpanKind, Trajectory, make_group_id
@@ -49,10 +49,12 @@ class GoldAuthor:
         """The script's next turn, with call ids of our own and slips, if any."""
         try:
             turn = self.script.next_turn(turns)
-        except (LookupError, ValueError):
-            if not self._slipped:
-                raise
-            return None
+        except TrajsmithError:
+            raise
+        except Exception as error:
+            if self._slipped and isinstance(error, LookupError | ValueError):
+                return None
+            raise EnvironmentFailure(f"the gold script failed: {error!r}") from error
         if turn is None:
             return None
         return Written(turn.model_copy(update={"tool_calls": self._calls(turn, turns)}))
@@ -137,7 +139,13 @@ class Demonstration:
 
     async def _play(self, job: Job) -> Trajectory:
         rng = random.Random(canonical.digest(job.group_id, self.seed))
-        script = self.environment.gold(job.task)
+        try:
+            script = self.environment.gold(job.task)
+        except TrajsmithError:
+            raise
+        except Exception as error:
+            name = self.environment.name
+            raise EnvironmentFailure(f"{name} has no gold for task {job.task.task_id}: {error!r}") from error
         author = GoldAuthor(script, renderer=self.renderer, slip=self.slip, rng=rng)
         identity = Identity(
             group_id=job.group_id,

@@ -317,9 +317,10 @@ def chosen_model(root: Path, base: Path, model: str) -> Path:
 
 def planned_episodes(section: SynthSection) -> int:
     """Episodes of a synthesis when nothing stops early."""
-    return section.tasks * int(
-        section.options.get("k", 8 if section.synthesizer == "rejection_sampling" else 1)
-    )
+    k = int(section.options.get("k", 8 if section.synthesizer == "rejection_sampling" else 1))
+    if k < 1:
+        raise ConfigError(f"k must be at least 1, got {k}")
+    return section.tasks * k
 
 
 def with_url(recipe: Recipe, url: str) -> Recipe:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import traceback
 from types import ModuleType
 from typing import Any
 
 from pipeline.environments.base import Environment
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, TrajsmithError
 
 ENVIRONMENTS = {
     "counter": "pipeline.environments.counter:load",
@@ -24,24 +25,29 @@ def load_environment(name: str, **options: Any) -> Environment:
     known = f"known environments: {', '.join(ENVIRONMENTS)}; your own: package.module:factory"
     path = ENVIRONMENTS.get(name, name)
     module_name, colon, attribute = path.partition(":")
-    if not colon:
+    if not (colon and module_name and attribute) or module_name.startswith("."):
         raise ConfigError(f"there is no environment {name!r}; {known}")
     try:
-        factory = getattr(_import(module_name), attribute)
-    except ModuleNotFoundError as error:
-        if error.name is None or not module_name.startswith(error.name):
-            raise  # the module exists; something it imports does not
-        raise ConfigError(f"environment {name!r}: there is no module {error.name!r}; {known}") from error
-    except AttributeError as error:
-        raise ConfigError(
-            f"environment {name!r}: module {module_name!r} has no {attribute!r}; {known}"
-        ) from error
+        module = _import(module_name)
+    except TrajsmithError:
+        raise
+    except Exception as error:
+        absent = error.name if isinstance(error, ModuleNotFoundError) else None
+        if absent and f"{module_name}.".startswith(f"{absent}."):
+            raise ConfigError(f"environment {name!r}: there is no module {absent!r}; {known}") from error
+        raise ConfigError(f"environment {name!r}: importing it failed: {_where(error)}") from error
+    if not hasattr(module, attribute):
+        raise ConfigError(f"environment {name!r}: module {module_name!r} has no {attribute!r}; {known}")
     try:
-        environment = factory(**options)
+        environment = getattr(module, attribute)(**options)
+    except TrajsmithError:
+        raise
     except TypeError as error:
         raise ConfigError(
-            f"environment {name!r} does not take these options {sorted(options)}: {error}"
+            f"environment {name!r} does not take these options {sorted(options)}: {_where(error)}"
         ) from error
+    except Exception as error:
+        raise ConfigError(f"environment {name!r}: making it failed: {_where(error)}") from error
     missing = [
         part
         for part in ("name", "version", "splits", "tasks", "open", "gold")
@@ -50,6 +56,12 @@ def load_environment(name: str, **options: Any) -> Environment:
     if missing:
         raise ConfigError(f"environment {name!r}: {type(environment).__name__} lacks {', '.join(missing)}")
     return environment  # type: ignore[no-any-return]
+
+
+def _where(error: Exception) -> str:
+    """The error of somebody's code and the line that raised it."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({last.filename}, line {last.lineno})"
 
 
 def _import(module_name: str) -> ModuleType:

@@ -42,7 +42,7 @@ from pipeline.environments.tools import (
     stateful_tool,
     truncate,
 )
-from pipeline.errors import ConfigError, EnvironmentFailure, JudgeError
+from pipeline.errors import ConfigError, EnvironmentFailure, JudgeError, TrajsmithError
 
 _MAX_ERROR_LENGTH = 200
 
@@ -228,6 +228,8 @@ class ToolSession(ABC):
             return self._failed(call_id, name, ToolStatus.TOOL_ERROR, str(error))
         except DeadlineMissed as error:
             return self._failed(call_id, name, error.status, str(error))
+        except TrajsmithError as error:  # an answer that cannot be stored is no fault of the agent's
+            return self._failed(call_id, name, ToolStatus.INFRA_ERROR, f"tool {name} is broken: {error}")
         except ORDINARY_ERRORS as error:
             return self._failed(call_id, name, ToolStatus.TOOL_ERROR, f"{type(error).__name__}: {error}")
         except (Exception, SystemExit) as error:

@@ -177,7 +177,7 @@ def test_a_chain_is_built_from_recipe_rows() -> None:
         ([{"name": "difficulty", "policy": "student", "k": 4}], r"k must be at least 8, got 4"),
         (
             [{"name": "difficulty", "policy": "student", "k": "many"}],
-            r"difficulty got an option of the wrong type",
+            r"filter difficulty.k: Input should be a valid integer; got 'many'",
         ),
         ([{"name": "efficiency"}], r"efficiency compares with gold, but no demonstrations"),
         (
