@@ -90,6 +90,11 @@ def load_model(model_dir: Path, *, lora: LoraSettings | None = None, seed: int =
         return get_peft_model(model, config)
 
 
+def training_device() -> str:
+    """Where training happens: "cuda" where torch finds a GPU, else "cpu"."""
+    return "cuda" if require_torch().cuda.is_available() else "cpu"
+
+
 def require_torch() -> Any:
     """The torch module, or MissingExtraError with the install command."""
     try:

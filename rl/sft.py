@@ -21,7 +21,7 @@ from data.errors import ConfigError
 from data.trajectories import Trajectory
 from rl.audit import audit
 from rl.checkpoints import Checkpoints
-from rl.lm import LoraSettings, Precision, load_model, require_torch, token_logprobs
+from rl.lm import LoraSettings, Precision, load_model, require_torch, token_logprobs, training_device
 from rl.models import checkpoint_digest
 from rl.optimizer import Schedule, learning_rate_at, make_optimizer, step_optimizer
 from rl.packing import Pass, plan_passes
@@ -169,7 +169,7 @@ def _train(
 ) -> TrainResult:
     """Run the missing steps and save the model."""
     steps = plan_steps(rows, config)
-    model = load_model(model_dir, lora=config.lora, seed=config.seed)
+    model = load_model(model_dir, lora=config.lora, seed=config.seed).to(training_device())
     model.train()
     optimizer = make_optimizer(model, learning_rate=config.learning_rate, weight_decay=config.weight_decay)
     checkpoints = Checkpoints(out_dir.with_name(out_dir.name + ".checkpoints"), identity=identity)
