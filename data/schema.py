@@ -39,6 +39,8 @@ ESCAPE = "\ufdd0"
 _ESCAPE_UTF8 = ESCAPE.encode()
 _TO_ESCAPE = re.compile("[\ud800-\udfff\ufdd0]")
 _TO_UNESCAPE = re.compile("\ufdd0(\ufdd0|d[89a-f][0-9a-f]{2})")
+_LONG_NUMBER = re.compile(rb"[\[:,]-?[0-9]{10,}[,\]}]")
+"""What may be an integer beyond 32 bits; inside a text it is a false alarm."""
 _INT32_FIELDS = frozenset({"token_ids"})
 _CURRENT = b'{"schema_version":%d,' % SCHEMA_VERSION
 
@@ -113,7 +115,7 @@ def to_json(record: AnyRecord) -> bytes:
         line = record.__pydantic_serializer__.to_json(record, warnings="error")
         if _ESCAPE_UTF8 not in line:
             type(record).__pydantic_validator__.validate_json(line)
-            return line
+            return _fits_columns(record, line)
     except ValueError as error:
         if "surrogates not allowed" not in str(error):
             raise _unstorable(record, error) from error
@@ -125,12 +127,22 @@ def _to_json_escaped(record: AnyRecord) -> bytes:
         value = map_text(record.model_dump(mode="json", warnings="error"), escape)
         line = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode("ascii")
         type(record).model_validate(map_text(json.loads(line), _unescape))
-        return line
+        return _fits_columns(record, line)
     except ValueError as error:
         raise _unstorable(record, error) from error
 
 
-def _unstorable(record: AnyRecord, error: ValueError) -> RecordError:
+def _fits_columns(record: AnyRecord, line: bytes) -> bytes:
+    """`line`; RecordError where a whole number is too large for its column: sealing would find it too late."""
+    if _LONG_NUMBER.search(line):
+        try:
+            pa.RecordBatch.from_pylist([decode(line)], schema=arrow_schema(kind_of(record)))
+        except (OverflowError, pa.ArrowInvalid) as error:
+            raise _unstorable(record, error) from error
+    return line
+
+
+def _unstorable(record: AnyRecord, error: Exception) -> RecordError:
     return RecordError(f"{type(record).__name__} {record_id(record)!a} cannot be stored: {error}")
 
 

@@ -14,7 +14,8 @@ from data import journal, shards
 from data.errors import ConfigError, RecordError, StoreError
 from data.schema import Kind
 from data.store import Store
-from data.trajectories import Trajectory
+from data.tasks import Budget
+from data.trajectories import EnvironmentRef, Origin, Segment, Span, SpanKind, Trajectory
 from tests.data import records
 
 RECIPE = {"seed": 1, "engine": {"url": "http://a", "model": "m"}}
@@ -333,3 +334,37 @@ def test_another_process_sees_the_rows(root: Path) -> None:
             text=True,
         )
     assert run.stdout.strip() == "5"
+
+
+def test_a_number_too_large_for_its_column_is_refused_before_it_is_acknowledged(root: Path) -> None:
+    def seeded(seed: int) -> Trajectory:
+        return records.make_trajectory(1, environment=EnvironmentRef(name="e", version="1", seed=seed))
+
+    def with_token(token: int) -> Trajectory:
+        span = Span(0, 1, SpanKind.PROMPT, 0)
+        segment = Segment(origin=Origin.RENDERED, token_ids=(token,), spans=(span,))
+        return records.make_trajectory(2, segments=(segment,))
+
+    with Store.create_or_open(root, RECIPE) as store:
+        for wrong in (seeded(2**63), seeded(-(2**63) - 1), with_token(2**31)):
+            with pytest.raises(RecordError, match=r"Trajectory '[0-9a-f]{24}' cannot be stored"):
+                store.append(wrong)
+        with pytest.raises(RecordError, match="cannot be stored"):
+            store.append(records.make_task(3, budget=Budget(max_tokens=2**70)))
+        largest = [seeded(2**63 - 1), with_token(2**31 - 1)]
+        for record in largest:
+            store.append(record)
+        store.seal()
+        assert sorted(map(repr, store.trajectories())) == sorted(map(repr, largest))
+        assert not store.ids("tasks")
+
+
+def test_a_path_that_cannot_hold_a_run_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"File name too long\. nothing was changed"):
+        Store.create_or_open(tmp_path / ("x" * 300), RECIPE)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="is not a run directory"):
+        Store.open(tmp_path / "file")
+    (tmp_path / "recipe.yaml").write_bytes(b"name: caf\xe9\n")
+    with pytest.raises(ConfigError, match=r"recipe\.yaml is not YAML in UTF-8"):
+        Store.open(tmp_path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -118,3 +118,52 @@ def wrong_gold(**options: Any) -> WrongGold:
 def broken(**options: Any) -> BrokenTool:
     """Factory of BrokenTool."""
     return BrokenTool(**options)
+
+
+class Faulty(CounterEnvironment):
+    """A counter with a fault in the user's own code."""
+
+    fault = ""
+
+    def tasks(self, split: str) -> Iterator[Task]:
+        """The tasks, unless their list is down."""
+        if self.fault == "no_tasks":
+            raise OSError("the task list is down")
+        return super().tasks(split)
+
+    def gold(self, task: Task) -> PlannedGold:
+        """None, or one that breaks in the middle."""
+        if self.fault == "no_gold":
+            raise TypeError("gold was never written")
+
+        def plan() -> Any:
+            yield call("add", amount=1)
+            raise KeyError("price")
+
+        return PlannedGold(plan())
+
+
+def no_tasks() -> Faulty:
+    """Factory of a Faulty without tasks."""
+    return _faulty("no_tasks")
+
+
+def no_gold() -> Faulty:
+    """Factory of a Faulty without gold."""
+    return _faulty("no_gold")
+
+
+def torn_gold() -> Faulty:
+    """Factory of a Faulty whose gold breaks."""
+    return _faulty("torn_gold")
+
+
+def no_licence() -> Faulty:
+    """A factory that fails."""
+    raise OSError("no licence")
+
+
+def _faulty(fault: str) -> Faulty:
+    environment = Faulty()
+    environment.fault = fault
+    return environment

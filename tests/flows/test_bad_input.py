@@ -38,6 +38,16 @@ FILTERS = [{"name": "valid_calls"}]
         ("policy.model", "no/such", "policy.model 'no/such' is no known model and has no tokenizer.json"),
         ("evaluate.tasks", 0, "evaluate.tasks: Input should be greater than or equal to 1; got 0"),
         ("name", "../up", "name: String should match pattern"),
+        ("name", "x" * 101, "name: String should have at most 100 characters"),
+        ("seed", -1, "seed: Input should be greater than or equal to 0; got -1"),
+        ("seed", 2**63, "seed: Input should be less than or equal to 2147483647"),
+        ("policy.temperature", float("inf"), "policy.temperature: Input should be a finite number; got inf"),
+        ("environment", {"name": "tests.flows.lab:absent"}, "has no 'absent'"),
+        ("environment", {"name": "tests.flows.lab:no_licence"}, "making it failed: OSError: no licence"),
+        ("environment", {"name": "torn_world:load"}, "importing it failed: SyntaxError"),
+        ("environment", {"name": ":load"}, "there is no environment ':load'"),
+        ("synth.rollouts.options", {"k": "many"}, "rejection_sampling.k: Input should be a valid integer"),
+        ("synth.rollouts.options", {"k": -3}, "k must be at least 1, got -3"),
         ("synth", {}, "recipe small has no synth section"),
         ("environment", {"name": "moon"}, "there is no environment 'moon'; known environments: counter"),
         ("environment", {"name": "no.such:factory"}, "there is no module 'no'"),
@@ -54,6 +64,7 @@ FILTERS = [{"name": "valid_calls"}]
     ],
 )
 def test_an_impossible_recipe(key: str, value: Any, said: str, tokenizer: Path, workplace: Path) -> None:
+    Path("torn_world.py").write_text("def load(:\n")
     done = trajsmith("synth", write_recipe(workplace, recipe(tokenizer, **{key: value})), "--dry-run")
     if done.code == 0:
         done = trajsmith("synth", "recipe.yaml")
@@ -94,6 +105,14 @@ def test_an_impossible_curation(section: Any, said: str, tokenizer: Path, workpl
         (("audit", "runs/none"), "runs/none is not a run directory"),
         (("publish", "runs/none", "--to", "x"), "runs/none is not a run directory"),
         (("curate", "recipe.yaml"), "curation kept none of 0 trajectories"),
+        (("synth", "latin.yaml"), "recipe latin.yaml is not YAML in UTF-8"),
+        (("synth", "twice.yaml"), "key 'seed' stands twice"),
+        (("eval", "recipe.yaml", "--name", "../up"), "--name '../up' cannot name a folder"),
+        (("audit", "runs/none", "--count", "-1"), "Invalid value for '--count'"),
+        (("view", "runs/none", "--port", "65536"), "Invalid value for '--port'"),
+        (("env", "check", "counter", "--tasks", "0"), "Invalid value for '--tasks'"),
+        (("env", "check", "counter", "--options", "[1]"), "--options must be a JSON object"),
+        (("report", "recipe.yaml"), "recipe.yaml is not a run directory"),
         (("eval", "recipe.yaml", "--model", "no/such"), "neither a directory nor a known name"),
         (("train", "sft", "recipe.yaml"), "has no config (config.json)"),
         (("serve", "no/such"), "model 'no/such' is neither a directory nor a known name (smollm2)"),
@@ -106,6 +125,8 @@ def test_a_wrong_command(arguments: tuple[str, ...], said: str, tokenizer: Path,
     write_recipe(workplace, recipe(tokenizer))
     Path("list.yaml").write_text("[1]\n")
     Path("torn.yaml").write_text("name: {\n")
+    Path("latin.yaml").write_bytes(b"name: caf\xe9\n")
+    Path("twice.yaml").write_text("seed: 1\nname: a\nseed: 2\n")
     done = trajsmith(*arguments)
     assert done.code == 2, done
     assert said in done.err and "Traceback" not in done.err
@@ -132,6 +153,35 @@ def test_gold_that_fails_is_refused_every_time(tokenizer: Path, workplace: Path)
     with Store.open(workplace / "runs/small") as store:
         assert [row.success for row in store.trajectories()] == [False] * 4
         assert store.manifest("synth-demonstrations") is None
+
+
+@pytest.mark.parametrize(
+    ("world", "said"),
+    [
+        (
+            "no_tasks",
+            "environment counter could not list its split 'train': OSError('the task list is down')",
+        ),
+        ("no_gold", "counter has no gold for task"),
+        ("torn_gold", "the gold script failed: KeyError('price')"),
+    ],
+)
+def test_an_environment_that_breaks_is_one_clear_error(
+    world: str, said: str, tokenizer: Path, workplace: Path
+) -> None:
+    path = write_recipe(workplace, recipe(tokenizer, environment={"name": f"tests.flows.lab:{world}"}))
+    done = trajsmith("synth", path, "demonstrations")
+    assert (done.code, "Traceback" in done.err) == (3, False) and said in done.err, done
+
+
+def test_a_place_where_nothing_can_be_published(tokenizer: Path, workplace: Path) -> None:
+    path = write_recipe(workplace, recipe(tokenizer))
+    assert trajsmith("synth", path, "demonstrations").code == trajsmith("curate", path).code == 0
+    Path("file").write_text("")
+    done = trajsmith("publish", "runs/small", "--to", "file/here")
+    assert done.code == 4 and "cannot write file: File exists. the run is untouched" in done.err
+    assert trajsmith("publish", "runs/small", "--to", "out").code == 0
+    assert Path("out").stat().st_mode & 0o777 == Path("runs").stat().st_mode & 0o777
 
 
 def test_a_changed_recipe_prints_what_differs_and_the_choices(tokenizer: Path, workplace: Path) -> None:

@@ -271,7 +271,10 @@ def test_retry_after_is_read_as_seconds_or_date() -> None:
     assert _retry_after({}) is None
 
 
-@pytest.mark.parametrize("urls", [[], ["localhost:8000"], ["ftp://x"]])
+@pytest.mark.parametrize(
+    "urls",
+    [[], ["localhost:8000"], ["ftp://x"], ["http://127.0.0.1:99999"], ["http://["], ["http://a b/"], [" "]],
+)
 def test_wrong_urls_are_refused(urls: list[str]) -> None:
     with pytest.raises(ConfigError, match="http"):
         HttpPool(urls)
