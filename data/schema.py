@@ -133,7 +133,7 @@ def _to_json_escaped(record: AnyRecord) -> bytes:
 
 
 def _fits_columns(record: AnyRecord, line: bytes) -> bytes:
-    """`line`; RecordError where a whole number is too large for its column: sealing would find it too late."""
+    """`line`; RecordError where a whole number is too large for its column, or sealing would find it."""
     if _LONG_NUMBER.search(line):
         try:
             pa.RecordBatch.from_pylist([decode(line)], schema=arrow_schema(kind_of(record)))

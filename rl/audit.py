@@ -210,6 +210,12 @@ def pieces(trajectory: Trajectory, decode: Callable[[Sequence[int]], str]) -> li
     return shown
 
 
+_SHOWN_CONTROLS = {
+    code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"
+}
+"""A tool result must not steer the terminal it is printed to."""
+
+
 def print_audit(
     trajectory: Trajectory, decode: Callable[[Sequence[int]], str], *, console: Console | None = None
 ) -> None:
@@ -227,7 +233,6 @@ def print_audit(
                 _STYLES[piece.kind] if trained or piece.kind is not SpanKind.GENERATED else _UNTRAINED_STYLE
             )
             label = "trained" if trained else piece.kind.value
-            text.append(
-                piece.text if console.is_terminal else f"[{label} {piece.turn}|{piece.text}]", style=style
-            )
+            shown = piece.text.translate(_SHOWN_CONTROLS)
+            text.append(shown if console.is_terminal else f"[{label} {piece.turn}|{shown}]", style=style)
         console.print(text, soft_wrap=True)

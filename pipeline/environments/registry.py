@@ -37,7 +37,10 @@ def load_environment(name: str, **options: Any) -> Environment:
             raise ConfigError(f"environment {name!r}: there is no module {absent!r}; {known}") from error
         raise ConfigError(f"environment {name!r}: importing it failed: {_where(error)}") from error
     if not hasattr(module, attribute):
-        raise ConfigError(f"environment {name!r}: module {module_name!r} has no {attribute!r}; {known}")
+        place = getattr(module, "__file__", None) or "built in"
+        raise ConfigError(
+            f"environment {name!r}: module {module_name!r} ({place}) has no {attribute!r}; {known}"
+        )
     try:
         environment = getattr(module, attribute)(**options)
     except TrajsmithError:

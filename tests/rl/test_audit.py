@@ -106,3 +106,9 @@ def test_printing_brackets_spans_without_colours_and_colours_them_with() -> None
     )
     assert "[prompt 0|<5>][trained 1|<7><2>][observation 2|<8>][trained 3|<10><2>]" in plain.getvalue()
     assert "\x1b[1;32m<7><2>" in colour.getvalue() and "\x1b[36m<8>" in colour.getvalue()
+
+
+def test_what_a_tool_says_cannot_steer_the_terminal() -> None:
+    row, plain = trajectory(two_turns([5], [7, STOP], [8], [10, STOP])), io.StringIO()
+    print_audit(row, lambda ids: "a\x1b[2Jb\r\x9bc\n", console=Console(file=plain, width=200))
+    assert "a\\x1b[2Jb\\x0d\\x9bc\n" in plain.getvalue() and "\x1b" not in plain.getvalue()

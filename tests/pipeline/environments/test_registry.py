@@ -29,7 +29,7 @@ def test_options_and_dotted_paths() -> None:
             "there is no environment 'mars'; known environments: counter, travel_desk, bfcl_multi_turn;",
         ),
         ("nowhere.at_all:make", {}, "there is no module 'nowhere'"),
-        ("pipeline.environments.counter:make", {}, "module 'pipeline.environments.counter' has no 'make'"),
+        ("pipeline.environments.counter:make", {}, "counter.py) has no 'make'"),
         ("counter", {"colour": 1}, "does not take these options ['colour']"),
         ("builtins:dict", {}, "dict lacks name, version, splits, tasks, open, gold"),
         (
