@@ -83,7 +83,7 @@ class Catalogue:
         matching = [row for row in rows if all(getattr(row, name) == value for name, value in chosen.items())]
         num_pages = max(1, -(-len(matching) // PAGE_SIZE))
         wanted = query.get("page", "1")
-        number = min(max(int(wanted) if wanted.isdecimal() else 1, 1), num_pages)
+        number = min(max(int(wanted[:9]) if wanted.isdecimal() else 1, 1), num_pages)
         choices = {name: sorted(Counter(getattr(row, name) for row in rows).items()) for name in FILTERS}
         shown = matching[(number - 1) * PAGE_SIZE : number * PAGE_SIZE]
         return ListPage(shown, len(matching), number, num_pages, choices, chosen)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import urllib.request
@@ -16,6 +17,7 @@ import yaml
 from data.curated import read_curated
 from data.store import Store
 from data.trajectories import Termination
+from flows.cli import NO_TELEMETRY
 from flows.stages import verbs
 from flows.stages.policy import open_policy
 from flows.stages.recipe import PolicySection, load_recipe, parse_recipe
@@ -266,3 +268,12 @@ def test_no_false_zero_where_the_world_is_broken(tokenizer: Path, workplace: Pat
         failures = list(store.failures())
     assert failures and all(row.reward is None for row in failures)
     assert {row.termination for row in failures} == {Termination.INFRA_FAILURE}
+
+
+def test_the_command_switches_telemetry_off_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in NO_TELEMETRY:
+        monkeypatch.setenv(name, "")  # so that the test leaves the environment as it was
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("DO_NOT_TRACK", "0")
+    assert trajsmith("env", "list").code == 0
+    assert {name: os.environ[name] for name in NO_TELEMETRY} == NO_TELEMETRY | {"DO_NOT_TRACK": "0"}

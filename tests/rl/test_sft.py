@@ -15,7 +15,7 @@ import pytest
 from data.errors import ConfigError
 from data.trajectories import Trajectory
 from rl.checkpoints import Checkpoints
-from rl.lm import LoraSettings, Precision
+from rl.lm import LoraSettings, Precision, training_device
 from rl.models import checkpoint_digest
 from rl.results import StepMetrics, TrainResult
 from rl.rows import sft_rows
@@ -235,3 +235,11 @@ def test_kill_9_around_a_checkpoint_loses_no_finished_step(
     assert resumed.resumed_from == resumed_from
     assert resumed.weights_digest == undisturbed.weights_digest
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_it_trains_where_a_gpu_would_be(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert training_device() == "cuda"
+    monkeypatch.setattr("rl.sft.training_device", lambda: "elsewhere")
+    with pytest.raises(RuntimeError, match="device string: elsewhere"):
+        _train(tiny, tmp_path / "out", CONFIG)

@@ -55,7 +55,9 @@ def test_list_filters_and_pages() -> None:
     assert {row.success for row in broken.rows} == {"no reward"} and broken.matching == 12
 
 
-@pytest.mark.parametrize(("wanted", "page"), [("99", 3), ("0", 1), ("-1", 1), ("x", 1), ("²", 1)])
+@pytest.mark.parametrize(
+    ("wanted", "page"), [("99", 3), ("0", 1), ("-1", 1), ("x", 1), ("²", 1), ("9" * 5000, 3)]
+)
 def test_impossible_pages_are_the_nearest_one(wanted: str, page: int) -> None:
     assert Catalogue(SOURCE).list({"page": wanted}).page == page
 
