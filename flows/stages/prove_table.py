@@ -75,13 +75,14 @@ def _title(rows: Rows, world: str, index: int, common: set[Key], left_out: int) 
     example = rows[0]["worlds"][world]["base"]["evaluations"][index]
     tasks, templates = len({key.task for key in common}), len({key.template for key in common})
     name = f"**{example['split']}, temperature {example['temperature']:g}**"
-    title = f"{name}: {tasks} tasks, {templates} templates"
+    title = f"{name}: {tasks} tasks of {templates} template{'s' if templates > 1 else ''}"
     return title + (f"; {left_out} pairs left out, an arm has no outcome for them" if left_out else "")
 
 
 def _difference(found: Comparison, p_value: float) -> str:
     low, high = found.low * 100, found.high * 100
-    return f"{found.difference:+.1%} [{low:+.1f}, {high:+.1f}] | {p_value:.3f}"
+    p = f"{p_value:.3f}" if p_value >= 0.001 else "< 0.001"
+    return f"{found.difference:+.1%} [{low:+.1f}, {high:+.1f}] | {p}"
 
 
 def _cost_table(rows: Rows, world: str) -> str:

@@ -40,7 +40,7 @@ def test_arms_are_compared_with_sft_over_tasks_and_seeds(tmp_path: Path) -> None
         _write(tmp_path, seed, arms)
     table = markdown_table(tmp_path)
     assert "Seeds: 0, 1." in table
-    assert "30 tasks, 3 templates" in table
+    assert "30 tasks of 3 templates" in table
     assert "| sft | 50.0% | 50.0%, 50.0% | 90.0% |  |  |" in table
     # The spread is between the seeds only: both drawn equal gives +30 or +50 points.
     assert "| grpo | 90.0% | 100.0%, 80.0% | 90.0% | +40.0% [+30.0, +50.0] | 0.250 |" in table
@@ -52,7 +52,7 @@ def test_tasks_are_paired_by_id_and_a_lost_one_leaves_every_arm(tmp_path: Path) 
     del sft["price"]["price0"], grpo["price"]["price9"]
     _write(tmp_path, 0, {"base": _arm(_outcomes(0)), "sft": _arm(sft), "grpo": _arm(grpo)})
     table = markdown_table(tmp_path)
-    assert "28 tasks, 3 templates; 2 pairs left out" in table
+    assert "28 tasks of 3 templates; 2 pairs left out" in table
     assert "| grpo | 50.0% | 50.0% | 90.0% | +0.0% [+0.0, +0.0] | 1.000 |" in table
 
 
