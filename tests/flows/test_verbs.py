@@ -277,3 +277,9 @@ def test_the_command_switches_telemetry_off_unless_told_otherwise(monkeypatch: p
     monkeypatch.setenv("DO_NOT_TRACK", "0")
     assert trajsmith("env", "list").code == 0
     assert {name: os.environ[name] for name in NO_TELEMETRY} == NO_TELEMETRY | {"DO_NOT_TRACK": "0"}
+
+
+def test_doctor_finds_the_sandbox_that_setup_installs() -> None:
+    done = trajsmith("doctor", "--json")
+    [sandbox] = [row for row in json.loads(done.out) if row["what"] == "sandbox"]
+    assert sandbox["status"] == "ok" and sandbox["detail"].endswith("bwrap")
