@@ -88,7 +88,12 @@ def test_curated_shards_are_on_disk_before_the_folder_is_in_place(
 ) -> None:
     synced: set[int] = set()
     fsync = os.fsync
-    monkeypatch.setattr(os, "fsync", lambda fd: (fsync(fd), synced.add(os.fstat(fd).st_ino))[0])
+
+    def noting(descriptor: int) -> None:
+        fsync(descriptor)
+        synced.add(os.fstat(descriptor).st_ino)
+
+    monkeypatch.setattr(os, "fsync", noting)
     with Store.create_or_open(tmp_path / "run", RECIPE) as store:
         store.write_curated([records.make_trajectory(1)], lambda: "# one")
     assert {path.stat().st_ino for path in (tmp_path / "run/curated").iterdir()} <= synced
