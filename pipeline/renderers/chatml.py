@@ -87,12 +87,7 @@ class ChatMLRenderer:
         ended = bool(token_ids) and token_ids[-1] in self.stop_token_ids
         text = self.decode(token_ids[:-1] if ended else token_ids)
         parsed = hermes.parse(text, ended=ended, call_prefix=call_prefix)
-        return Turn(
-            role=Role.ASSISTANT,
-            parts=text_parts(parsed.text),
-            reasoning=parsed.reasoning,
-            tool_calls=parsed.calls,
-        )
+        return parsed.turn()
 
     def encode(self, text: str) -> list[int]:
         """See the contract."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from data import canonical
 from data.errors import ConfigError
-from data.messages import ParseStatus, Role, ToolCall, ToolSpec, Turn, text_parts
+from data.messages import ParseStatus, Role, ToolCall, ToolSpec, Turn
 from data.trajectories import Span, SpanKind
 from pipeline.errors import MissingExtraError
 from pipeline.renderers.base import Rendered
@@ -118,12 +118,7 @@ class ExternalRenderer:
         else:
             text = self._prefilled + self.decode(token_ids[:-1] if ended else token_ids)
             parsed = self._parser(text, ended=ended, call_prefix=call_prefix, tools=tools)
-        return Turn(
-            role=Role.ASSISTANT,
-            parts=text_parts(parsed.text),
-            reasoning=parsed.reasoning,
-            tool_calls=parsed.calls,
-        )
+        return parsed.turn()
 
     def encode(self, text: str) -> list[int]:
         """See the contract."""

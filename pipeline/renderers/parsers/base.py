@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 from data import canonical
 from data.errors import RecordError
-from data.messages import ParseStatus, ToolCall, ToolSpec
+from data.messages import ParseStatus, ToolCall, ToolSpec, Turn, assistant
 
 CUT = "cut off inside the call"
 
@@ -27,6 +27,10 @@ class Parsed:
     text: str
     reasoning: str = ""
     calls: tuple[ToolCall, ...] = ()
+
+    def turn(self) -> Turn:
+        """The assistant turn these parts make."""
+        return assistant(self.text, *self.calls, reasoning=self.reasoning)
 
 
 class Parser(Protocol):
