@@ -1,0 +1,1 @@
+"""Rewards: scores of a finished trajectory, the same for filters, evaluation and training."""

@@ -1,0 +1,1 @@
+"""Sandboxes: where model-written code runs."""
