@@ -24,7 +24,7 @@ from pipeline.errors import ConfigError
 from pipeline.http import HttpPolicy, RequestRefusedError
 from pipeline.renderers.base import Renderer
 from pipeline.renderers.load import load_renderer
-from pipeline.rollout import RolloutSettings
+from pipeline.rollout import Deadlines, RolloutSettings
 from pipeline.server import ModelServer, Progress, ServerSettings
 
 _SAY_EVERY_SECONDS = 5.0
@@ -165,7 +165,13 @@ def _live(section: PolicySection, engine: Engine, renderer: Renderer, *, longest
             max_tokens=section.max_turn_tokens,
             stop_token_ids=renderer.stop_token_ids,
         ),
-        settings=RolloutSettings(max_context_tokens=min(section.max_context_tokens, longest)),
+        settings=RolloutSettings(
+            max_context_tokens=min(section.max_context_tokens, longest),
+            context_policy=section.context_policy,
+            keep_results=section.keep_results,
+            max_parallel_calls=section.max_parallel_calls,
+            deadlines=Deadlines(group=section.group_seconds),
+        ),
         max_in_flight=section.max_in_flight,
     )
 

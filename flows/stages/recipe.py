@@ -15,9 +15,16 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pipeline.errors import ConfigError
+from pipeline.rollout_settings import ContextPolicy
 
 VOLATILE = (
-    *("policy.url", "policy.max_in_flight", "policy.server_args", "policy.patience_seconds"),
+    *(
+        "policy.url",
+        "policy.max_in_flight",
+        "policy.server_args",
+        "policy.patience_seconds",
+        "policy.group_seconds",
+    ),
     "description",
 )
 """Keys that may change between two runs of one directory without making a finished stage new."""
@@ -62,6 +69,14 @@ class PolicySection(Section):
     max_turn_tokens: int = Field(default=96, ge=1, le=_MOST)
     """New tokens per assistant turn."""
     max_context_tokens: int = Field(default=2048, ge=64, le=_MOST)
+    context_policy: ContextPolicy = ContextPolicy.NONE
+    """When the next turn does not fit: `none` ends the episode, `drop_old_results` starts a new segment."""
+    keep_results: int = Field(default=2, ge=0, le=_MOST)
+    """Newest tool results that `drop_old_results` leaves in place."""
+    max_parallel_calls: int = Field(default=8, ge=1, le=_MOST)
+    """Calls executed per turn; each surplus call is told so."""
+    group_seconds: float | None = Field(default=None, gt=0.0)
+    """Seconds after a group's first rollout began at which its stragglers are cut."""
     max_in_flight: int = Field(default=32, ge=1, le=100_000)
     """Episodes at a time."""
     patience_seconds: float = Field(default=120.0, gt=0.0)

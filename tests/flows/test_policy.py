@@ -9,6 +9,8 @@ import pytest
 
 from flows.stages.policy import open_policy
 from flows.stages.recipe import PolicySection
+from pipeline.environments.registry import load_environment
+from pipeline.rollout import ContextPolicy, RolloutSettings
 from tests.flows.test_bad_input import vllm_like
 from tests.serving import Received, Reply, ScriptedServer
 
@@ -53,3 +55,23 @@ def test_weights_of_a_users_server(
         assert asyncio.run(version(server.url)) == acts
         loads = [one for one in server.received if (one.body or {}).get("method") == "trajsmith_load"]
     assert bool(loads) is pushed
+
+
+def test_the_recipe_sets_how_a_rollout_runs(tokenizer: Path) -> None:
+    section = PolicySection(
+        engine="scripted",
+        model=str(tokenizer),
+        context_policy="drop_old_results",
+        keep_results=1,
+        max_parallel_calls=3,
+        group_seconds=40.0,
+    )
+
+    async def settings() -> RolloutSettings:
+        world = load_environment("counter")
+        async with open_policy(section, model_dir=tokenizer, label="small", environment=world) as policy:
+            return policy.settings
+
+    found = asyncio.run(settings())
+    assert (found.context_policy, found.keep_results) == (ContextPolicy.DROP_OLD_RESULTS, 1)
+    assert (found.max_parallel_calls, found.deadlines.group) == (3, 40.0)
