@@ -148,7 +148,7 @@ def to_message(turn: Turn) -> Row:
     ]
     return {
         "role": turn.role.value,
-        "content": turn.text + unparsed,
+        "content": "".join(part.text for part in turn.content) + unparsed,
         "reasoning_content": turn.reasoning or None,
         "tool_calls": calls or None,
         "tool_call_id": turn.result.call_id if turn.result else None,

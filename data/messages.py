@@ -75,6 +75,16 @@ class Part(Record):
     media_sha256: str = ""
     media_type: str = ""
 
+    @property
+    def shown(self) -> str:
+        """What a text-only reader sees: the text, or a placeholder that names the medium by its hash."""
+        if self.type is PartType.TEXT:
+            return self.text
+        label = f"[{self.type} {self.media_sha256[:12]}" + (
+            f" {self.media_type}]" if self.media_type else "]"
+        )
+        return f"{self.text} {label}" if self.text else label
+
 
 class NamedValue(Record):
     """A name and a number; lists of these stand where others put an open map."""
@@ -134,8 +144,8 @@ class ToolResult(Record):
 
     @property
     def text(self) -> str:
-        """All text parts joined."""
-        return "".join(part.text for part in self.parts)
+        """All parts as a text-only reader sees them, joined."""
+        return "".join(part.shown for part in self.parts)
 
 
 class Turn(Record):
@@ -162,8 +172,8 @@ class Turn(Record):
 
     @property
     def text(self) -> str:
-        """All text of `content` joined."""
-        return "".join(part.text for part in self.content)
+        """All of `content` as a text-only reader sees it, joined."""
+        return "".join(part.shown for part in self.content)
 
 
 def text_parts(text: str) -> tuple[Part, ...]:

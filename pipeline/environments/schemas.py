@@ -2,26 +2,29 @@
 
 Decides how annotations become JSON Schema: enums and Literals become `enum`, `X | None = None` becomes an
 optional X, unions stay `anyOf`, nested pydantic models are inlined; titles and null defaults are dropped,
-because every key of a schema is paid for in prompt tokens. Arguments are checked in strict JSON mode: "3" and
-true are not integers, unknown names are refused. Not covered: `*args`, `**kwargs`, positional-only
-parameters.
+because every key of a schema is paid for in prompt tokens. Arguments are checked in strict JSON mode ("3" and
+true are not integers, unknown names are refused) and arrive as the annotated Python objects: enum members,
+models, dataclasses, tuples, dates. Which parameters a tool may have: `annotations`; texts: `docstrings`.
+Not covered: types that JSON Schema cannot describe (one clear error).
 """
 
 from __future__ import annotations
 
 import inspect
-import re
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, get_type_hints
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic.errors import PydanticUserError
+from pydantic.json_schema import PydanticJsonSchemaWarning
 
 from data import canonical
 from data.messages import ToolSpec
+from pipeline.environments.annotations import Parameter, parameters_of
+from pipeline.environments.docstrings import parse_docstring
 from pipeline.errors import ConfigError
-
-_ARGUMENT_LINE = re.compile(r"^\s+(\w+)(?:\s*\([^)]*\))?:\s*(.*)$")
 
 
 class ArgumentsError(ValueError):
@@ -36,6 +39,8 @@ class Signature:
     model: type[BaseModel]
     fields: tuple[tuple[str, str], ...]
     """(field of `model`, parameter of the function), in order."""
+    always: frozenset[str] = frozenset()
+    """Fields whose default is passed where the call leaves them out."""
 
     def bind(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Keyword arguments for the function, typed. Raises ArgumentsError."""
@@ -43,9 +48,8 @@ class Signature:
             values = self.model.__pydantic_validator__.validate_json(canonical.dumps(arguments), strict=True)
         except ValidationError as error:
             raise ArgumentsError(_first_problems(error)) from None
-        return {
-            name: getattr(values, field) for field, name in self.fields if field in values.model_fields_set
-        }
+        given = values.model_fields_set | self.always
+        return {name: getattr(values, field) for field, name in self.fields if field in given}
 
 
 def signature_of(function: Callable[..., Any], *, name: str = "", description: str = "") -> Signature:
@@ -56,61 +60,49 @@ def signature_of(function: Callable[..., Any], *, name: str = "", description: s
         raise ConfigError(
             f"tool {shown} has no docstring; its first paragraph is what the model is told, write one"
         )
-    fields: dict[str, Any] = {}
-    names: list[tuple[str, str]] = []
-    hints = get_type_hints(function, include_extras=True)
-    for parameter in _parameters(function, shown):
-        if parameter.name not in hints:
-            raise ConfigError(
-                f"parameter {parameter.name} of tool {shown} has no annotation; add one, e.g. `: str`"
-            )
-        default = ... if parameter.default is inspect.Parameter.empty else parameter.default
-        text = argument_texts.get(parameter.name)
-        # Fields are numbered so that no parameter name can collide with an attribute of BaseModel.
-        field = f"p{len(names)}"
-        fields[field] = (hints[parameter.name], Field(default, alias=parameter.name, description=text))
-        names.append((field, parameter.name))
-    model = create_model(shown, __config__=ConfigDict(extra="forbid", allow_inf_nan=False), **fields)
+    # Fields are numbered so that no parameter name can collide with an attribute of BaseModel.
+    parameters = parameters_of(function, shown, argument_texts)
+    numbered = [(f"p{index}", item) for index, item in enumerate(parameters)]
+    model = _model(shown, numbered)
     spec = ToolSpec(
-        name=shown, description=description or summary, parameters=canonical.dumps(_compact(model))
+        name=shown, description=description or summary, parameters=canonical.dumps(_compact(shown, model))
     )
-    return Signature(spec=spec, model=model, fields=tuple(names))
+    names = tuple((field, item.name) for field, item in numbered)
+    return Signature(spec, model, names, frozenset(field for field, item in numbered if item.always))
 
 
-def parse_docstring(text: str) -> tuple[str, dict[str, str]]:
-    """The first paragraph on one line, and the texts under `Args:` by parameter name."""
-    head, _, rest = text.partition("Args:")
-    summary = " ".join(head.split("\n\n")[0].split())
-    arguments: dict[str, str] = {}
-    current = ""
-    for line in rest.splitlines()[1:]:
-        if line and not line[0].isspace():
-            break
-        match = _ARGUMENT_LINE.match(line)
-        if match:
-            current = match[1]
-            arguments[current] = match[2].strip()
-        elif current and line.strip():
-            arguments[current] = f"{arguments[current]} {line.strip()}".strip()
-    return summary, arguments
+def _model(shown: str, numbered: list[tuple[str, Parameter]]) -> type[BaseModel]:
+    """A model with these fields. Raises ConfigError naming the parameter pydantic refuses."""
+    config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    fields: dict[str, Any] = {field: (item.annotation, item.field) for field, item in numbered}
+    try:
+        return create_model(shown, __config__=config, **fields)
+    except (PydanticUserError, TypeError) as error:
+        refused = [item for field, item in numbered if _is_refused(field, item, config)]
+        where = f"parameter {refused[0].name}" if refused else "a parameter"
+        raise ConfigError(f"{where} of tool {shown} has a type that cannot be read: {error}") from error
 
 
-def _parameters(function: Callable[..., Any], shown: str) -> list[inspect.Parameter]:
-    parameters = list(inspect.signature(function).parameters.values())
-    if parameters and parameters[0].name == "self":
-        del parameters[0]
-    for parameter in parameters:
-        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise ConfigError(
-                f"parameter {parameter.name} of tool {shown} is {parameter.kind.description}; "
-                "a tool takes named parameters only"
-            )
-    return parameters
+def _is_refused(field: str, item: Parameter, config: ConfigDict) -> bool:
+    alone: dict[str, Any] = {field: (item.annotation, item.field)}
+    try:
+        create_model("Alone", __config__=config, **alone)
+    except (PydanticUserError, TypeError):
+        return True
+    return False
 
 
-def _compact(model: type[BaseModel]) -> dict[str, Any]:
-    """JSON Schema of the parameters without titles, references and null defaults."""
-    schema = model.model_json_schema(by_alias=True)
+def _compact(shown: str, model: type[BaseModel]) -> dict[str, Any]:
+    """JSON Schema of the parameters without titles, references and null defaults. Raises ConfigError."""
+    try:
+        with warnings.catch_warnings():
+            # A default that is no JSON value is not shown; the parameter is optional all the same.
+            warnings.simplefilter("ignore", PydanticJsonSchemaWarning)
+            schema = model.model_json_schema(by_alias=True)
+    except PydanticUserError as error:
+        raise ConfigError(
+            f"tool {shown} has a parameter that JSON Schema cannot describe: {error}"
+        ) from error
     definitions = schema.pop("$defs", {})
     schema.pop(
         "additionalProperties", None
@@ -119,9 +111,23 @@ def _compact(model: type[BaseModel]) -> dict[str, Any]:
     result = {"type": "object", "properties": clean.get("properties", {})}
     if clean.get("required"):
         result["required"] = clean["required"]
-    if definitions and "$ref" in canonical.dumps(result):
-        result["$defs"] = {name: _clean(body, definitions, (name,)) for name, body in definitions.items()}
+    recursive = _referenced(result, definitions)
+    if recursive:
+        result["$defs"] = recursive
     return result
+
+
+def _referenced(node: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    """The definitions that a cleaned schema still refers to, cleaned."""
+    found: dict[str, Any] = {}
+    waiting = [node]
+    while waiting:
+        text = canonical.dumps(waiting.pop())
+        for name in sorted(definitions.keys() - found.keys()):
+            if f'"#/$defs/{name}"' in text:
+                found[name] = _clean(definitions[name], definitions, (name,))
+                waiting.append(found[name])
+    return found
 
 
 def _clean(node: Any, definitions: dict[str, Any], open_names: tuple[str, ...]) -> Any:
@@ -129,14 +135,14 @@ def _clean(node: Any, definitions: dict[str, Any], open_names: tuple[str, ...]) 
         return [_clean(item, definitions, open_names) for item in node]
     if not isinstance(node, dict):
         return node
-    if "$ref" in node:
-        return _inline(node, definitions, open_names)
     if node.get("default", ...) is None:
         node = _without_null(node)
+    if "$ref" in node:
+        return _inline(node, definitions, open_names)
     cleaned: dict[str, Any] = {}
     for key, value in node.items():
-        if key == "title" and isinstance(value, str):
-            continue
+        if (key == "title" and isinstance(value, str)) or key == "discriminator":
+            continue  # a discriminator's mapping names definitions that are inlined
         if key == "properties":
             cleaned[key] = {name: _clean(body, definitions, open_names) for name, body in value.items()}
         elif key in ("default", "enum", "const", "examples", "required"):

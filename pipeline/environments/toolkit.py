@@ -6,30 +6,36 @@ the verifier) and ToolEnvironment (`tasks`, `gold`). Decided here, once for ever
 - what a call's exception means: ToolError and ORDINARY_ERRORS (ValueError, LookupError, ArithmeticError) are
   `tool_error` observations, since arguments can cause them; everything else (TypeError, OSError, ...) says
   the tool is broken, not the agent wrong: `infra_error`;
-- an `infra_error`, a call cut off by cancellation, or overlapping calls poison the session: all later calls
-  answer `infra_error` and `verify` raises, because the state can no longer be trusted;
-- a repeated `call_id` answers the stored result and executes nothing.
+- step rewards and metrics of a call stand in its ToolResult; `verify` adds the rewards' sum per tool
+  (`step/NAME`) and each stateful tool's `calc_reward` (`tool/NAME`) to the components of the reward, which
+  filters and training read;
+- stateful tools are released whatever happens: after a failed or cut `create`, a cancelled episode, and even
+  where another tool's `release` fails, hangs or is cut.
 
-Not covered: undoing what a tool changed before it raised (raise first, change after); recorded answers for
-live tools (`live_tools` names them); restoring snapshots from untrusted bytes (they are pickles).
+What poisons a session, and what a repeated `call_id` does: `guarded`; media: `responses`. Not covered:
+undoing what a tool changed before it raised (raise first, change after); recorded answers for live tools
+(`cassette`; `live_tools` names them); restoring snapshots from untrusted bytes (they are pickles).
 """
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import importlib
 import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from data import canonical
-from data.messages import Role, ToolResult, ToolSpec, ToolStatus, Turn, text_parts, user
+from data.media import MediaStore, MediaTooLargeError
+from data.messages import Part, Role, ToolResult, ToolSpec, ToolStatus, Turn, user
 from data.tasks import Task
 from data.trajectories import Reward, RewardComponent, RewardWhen, Trajectory
 from pipeline.environments.base import GoldScript
+from pipeline.environments.guarded import GuardedSession
+from pipeline.environments.responses import NoMediaStoreError
 from pipeline.environments.schemas import ArgumentsError
 from pipeline.environments.tools import (
     ORDINARY_ERRORS,
@@ -38,16 +44,25 @@ from pipeline.environments.tools import (
     Tool,
     ToolError,
     ToolLimits,
+    ToolResponse,
     function_tool,
     stateful_tool,
     truncate,
 )
 from pipeline.errors import ConfigError, EnvironmentFailure, JudgeError, TrajsmithError
 
-_MAX_ERROR_LENGTH = 200
+_SHARED = (
+    "annotations.py",
+    "docstrings.py",
+    "guarded.py",
+    "responses.py",
+    "schemas.py",
+    "tools.py",
+    "toolkit.py",
+)
 
 
-class ToolSession(ABC):
+class ToolSession(GuardedSession):
     """One episode. `state` starts as the task's decoded state and is what snapshots keep.
 
     `user_turns` are scripted later user turns, said in order after each assistant turn without calls.
@@ -65,19 +80,18 @@ class ToolSession(ABC):
         limits: ToolLimits | None = None,
         rename: Mapping[str, str] | None = None,
         on_close: Callable[[], None] | None = None,
+        media: MediaStore | None = None,
     ) -> None:
         """`rename` maps a tool's own name to the name shown; `task.tools` holds shown names."""
-        self.task, self.seed = task, seed
+        super().__init__(task, seed=seed)
         self.state: Any = task.state_value()
         self._limits = limits or ToolLimits()
         self._shown = _shown_tools(type(self), tuple(sorted((rename or {}).items())), task.tools)
         self._instances = {kind.name: kind() for kind in self.stateful}
-        self._results: dict[str, ToolResult] = {}
-        self._running = ""
-        self._poison = ""
         self._created: list[StatefulTool] = []
-        self._on_close = on_close
-        self._closed = False
+        self._on_close, self._media = on_close, media
+        self.tool_scores: dict[str, float] = {}
+        """What the stateful tools' `calc_reward` said, by tool name; there when `judge` is asked."""
 
     @property
     def tools(self) -> tuple[ToolSpec, ...]:
@@ -90,38 +104,24 @@ class ToolSession(ABC):
         return tuple(name for name, (_, tool) in self._shown.items() if not tool.options.deterministic)
 
     async def start(self) -> None:
-        """Create the stateful tools. Raises EnvironmentFailure, after releasing those already made."""
+        """Create the stateful tools. Raises EnvironmentFailure, after releasing all that was begun."""
         for instance in self._instances.values():
+            self._created.append(instance)
             try:
                 await instance.create(self.task)
             except BaseException as error:
                 # A deadline cancels the wait; what was made before must be released then, too.
-                await self.close()
+                await self._close_noting(error)
                 if not isinstance(error, Exception):
                     raise
                 raise EnvironmentFailure(f"tool {instance.name} could not be created: {error!r}") from error
-            self._created.append(instance)
 
-    async def call(self, name: str, arguments: dict[str, Any], call_id: str) -> ToolResult:
-        """Execute once; see the module docstring. Raises EnvironmentFailure on a closed session."""
-        stored = self._results.get(call_id)
-        if stored is not None:
-            return stored
-        if self._closed:
-            raise EnvironmentFailure(
-                f"call {call_id} ({name}) on a closed session; open a new one for the task"
-            )
-        if self._running:
-            self._poison = self._poison or f"call {call_id} began while {self._running} was running"
-        self._running = call_id
+    async def _close_noting(self, error: BaseException) -> None:
+        """Close; what fails is a note on `error`, which is what the caller must hear of."""
         try:
-            result = await self._execute(name, arguments, call_id)
-        except BaseException:
-            self._poison = self._poison or f"call {call_id} ({name}) was cut off; its effects are unknown"
-            raise
-        self._running = ""
-        self._results[call_id] = result
-        return result
+            await self.close()
+        except EnvironmentFailure as failure:
+            error.add_note(str(failure))
 
     async def next_user(self, turns: Sequence[Turn]) -> Turn | None:
         """The next of `user_turns`; how many were said is read from `turns`, so asking twice is harmless."""
@@ -158,17 +158,24 @@ class ToolSession(ABC):
         """The judge's components, then the stateful tools' own scores. Raises JudgeError."""
         self._refuse_if_poisoned()
         try:
+            for name, made in self._instances.items():
+                score = await made.calc_reward()
+                if score is not None:
+                    self.tool_scores[name] = float(score)
             outcome = self.judge(trajectory)
-            scores = {f"tool/{name}": await made.calc_reward() for name, made in self._instances.items()}
             total = float(outcome["success"])
         except Exception as error:
             raise JudgeError(
                 f"verifier {self.task.verifier} failed on task {self.task.task_id}: {error!r}"
             ) from error
         components = [RewardComponent(name=name, value=float(value)) for name, value in outcome.items()]
-        for name, score in scores.items():
-            if score is not None:
-                components.append(RewardComponent(name=name, value=score, when=RewardWhen.PROCESS))
+        process = {f"tool/{name}": score for name, score in self.tool_scores.items()} | step_rewards(
+            trajectory
+        )
+        components += [
+            RewardComponent(name=name, value=value, when=RewardWhen.PROCESS)
+            for name, value in process.items()
+        ]
         return Reward(
             total=total,
             components=tuple(components),
@@ -180,41 +187,28 @@ class ToolSession(ABC):
         """What was judged, as JSON; the state unless a world says otherwise."""
         return self.state
 
-    async def close(self) -> None:
-        """Release the stateful tools, all of them even where one fails. Idempotent."""
-        if self._closed:
-            return
-        self._closed = True
+    async def _release(self) -> None:
+        """Release the stateful tools, all of them, whatever one of them does."""
         if self._on_close is not None:
             self._on_close()
-        failures = []
+        failures, cut = [], None
         while self._created:
+            made = self._created.pop()
             try:
-                await self._created.pop().release()
+                async with asyncio.timeout(self._limits.timeout_seconds):
+                    await made.release()
+            except asyncio.CancelledError as error:
+                cut = error
             except Exception as error:
-                failures.append(repr(error))
+                failures.append(f"{made.name}: {error!r}")
+        if cut is not None:
+            raise cut
         if failures:
             raise EnvironmentFailure(
                 f"tools of task {self.task.task_id} could not be released: {'; '.join(failures)}"
             )
 
-    async def __aenter__(self) -> Self:
-        """The session itself; it closes at the end of the block."""
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close."""
-        await self.close()
-
-    def _refuse_if_poisoned(self) -> None:
-        if self._poison:
-            raise EnvironmentFailure(f"session of task {self.task.task_id} is unusable: {self._poison}")
-
     async def _execute(self, name: str, arguments: dict[str, Any], call_id: str) -> ToolResult:
-        if self._poison:
-            return self._failed(call_id, name, ToolStatus.INFRA_ERROR, f"session unusable: {self._poison}")
         entry = self._shown.get(name)
         if entry is None:
             known = ", ".join(self._shown)
@@ -224,7 +218,10 @@ class ToolSession(ABC):
         try:
             bound = tool.signature.bind(arguments)
             response = await tool.run(target, bound, timeout_seconds=self._limits.timeout_seconds)
-        except (ArgumentsError, ToolError) as error:
+            parts, cut = truncate(await stored_content(response, self._media), self._limits)
+        except NoMediaStoreError:
+            raise
+        except (ArgumentsError, ToolError, MediaTooLargeError) as error:
             return self._failed(call_id, name, ToolStatus.TOOL_ERROR, str(error))
         except DeadlineMissed as error:
             return self._failed(call_id, name, error.status, str(error))
@@ -234,7 +231,6 @@ class ToolSession(ABC):
             return self._failed(call_id, name, ToolStatus.TOOL_ERROR, f"{type(error).__name__}: {error}")
         except (Exception, SystemExit) as error:
             return self._failed(call_id, name, ToolStatus.INFRA_ERROR, f"tool {name} is broken: {error!r}")
-        parts, cut = truncate(response.content(), self._limits)
         return ToolResult(
             call_id=call_id,
             name=name,
@@ -242,13 +238,6 @@ class ToolSession(ABC):
             reward=response.reward,
             metrics=response.named_metrics(),
             truncated=cut,
-        )
-
-    def _failed(self, call_id: str, name: str, status: ToolStatus, text: str) -> ToolResult:
-        if status is ToolStatus.INFRA_ERROR:
-            self._poison = self._poison or text
-        return ToolResult(
-            call_id=call_id, name=name, parts=text_parts(text[:_MAX_ERROR_LENGTH]), status=status
         )
 
 
@@ -261,6 +250,8 @@ class ToolEnvironment(ABC):
 
     def __init__(self, *, limits: ToolLimits | None = None) -> None:
         self.limits = limits or ToolLimits()
+        self.media: MediaStore | None = None
+        """Where tools' images, video, audio and files go; set by whoever owns the run directory."""
         self.num_open = 0
         """Sessions opened and not closed yet: anything but 0 after a run is a leak."""
         self.version = canonical.digest(source_digest(type(self).__module__), repr(self.limits), length=12)
@@ -284,7 +275,12 @@ class ToolEnvironment(ABC):
                 f"task {task.task_id} belongs to environment {task.environment!r}, not {self.name!r}"
             )
         session = self.session(
-            task, seed=seed, limits=self.limits, rename=self.rename(task), on_close=self._session_closed
+            task,
+            seed=seed,
+            limits=self.limits,
+            rename=self.rename(task),
+            on_close=self._session_closed,
+            media=self.media,
         )
         self.num_open += 1
         await session.start()
@@ -301,6 +297,23 @@ class ToolEnvironment(ABC):
         self.num_open -= 1
 
 
+async def stored_content(response: ToolResponse, media: MediaStore | None) -> tuple[Part, ...]:
+    """The response's parts; media are written in a thread, for a disk may be slow."""
+    if not response.media:
+        return response.content()
+    return await asyncio.to_thread(response.content, media)
+
+
+def step_rewards(trajectory: Trajectory) -> dict[str, float]:
+    """Sum of the step rewards of each tool that gave any, as `step/NAME`."""
+    sums: dict[str, float] = {}
+    for turn in trajectory.turns:
+        if turn.result is not None and turn.result.reward is not None:
+            name = f"step/{turn.result.name}"
+            sums[name] = sums.get(name, 0.0) + turn.result.reward
+    return sums
+
+
 @functools.cache
 def source_digest(module_name: str) -> str:
     """Digest of the source of the module's file, or of its whole package where it lives in one of its own.
@@ -315,7 +328,7 @@ def source_digest(module_name: str) -> str:
         if path.parent == here or not (path.parent / "__init__.py").exists()
         else path.parent.glob("*.py")
     )
-    shared = [here / name for name in ("schemas.py", "tools.py", "toolkit.py")]
+    shared = [here / name for name in _SHARED]
     lines = []
     for file in sorted({*files, *shared}):
         stripped = (line.strip() for line in file.read_text(encoding="utf-8").splitlines())

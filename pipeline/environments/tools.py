@@ -18,15 +18,17 @@ import functools
 import inspect
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar, TypeVar, overload
 
-from data import canonical
-from data.messages import NamedValue, Part, ToolStatus, text_parts
+from data.messages import Part, ToolStatus, text_parts
 from data.tasks import Task
 from pipeline.environments.isolation import IsolatedTimeout, call_isolated
+from pipeline.environments.responses import Media as Media
+from pipeline.environments.responses import ToolResponse as ToolResponse
+from pipeline.environments.responses import as_response
 from pipeline.environments.schemas import Signature, signature_of
 from pipeline.errors import ConfigError
 
@@ -74,24 +76,6 @@ class ToolLimits:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class ToolResponse:
-    """What a tool answers: text or parts for the agent; step reward and metrics for training only."""
-
-    text: str = ""
-    parts: tuple[Part, ...] = ()
-    reward: float | None = None
-    metrics: Mapping[str, float] = field(default_factory=dict)
-
-    def content(self) -> tuple[Part, ...]:
-        """The text first, then the other parts."""
-        return text_parts(self.text) + self.parts
-
-    def named_metrics(self) -> tuple[NamedValue, ...]:
-        """The metrics as the record keeps them."""
-        return tuple(NamedValue(name=name, value=float(value)) for name, value in self.metrics.items())
-
-
 class StatefulTool(ABC):
     """A tool with state of its own, one instance per episode. The schema is the signature of `execute`.
 
@@ -114,7 +98,7 @@ class StatefulTool(ABC):
         return None
 
     async def release(self) -> None:  # noqa: B027 - optional step
-        """Give back what `create` took."""
+        """Give back what `create` took: after every episode, also one that was cut, also a cut `create`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,19 +218,10 @@ def stateful_tool(kind: type[StatefulTool]) -> Tool:
     return Tool(signature, kind.execute, options, is_async=True, is_method=True)
 
 
-def as_response(value: Any) -> ToolResponse:
-    """What a tool returned as a ToolResponse: text as it is, None as "ok", anything else as compact JSON."""
-    if isinstance(value, ToolResponse):
-        return value
-    if isinstance(value, str):
-        return ToolResponse(text=value)
-    return ToolResponse(text="ok" if value is None else canonical.dumps(value))
-
-
 def truncate(parts: tuple[Part, ...], limits: ToolLimits) -> tuple[tuple[Part, ...], bool]:
     """Text parts cut to the limit (all text together, "..." marks the cut), and whether anything was cut."""
     limit, mark = limits.max_tool_response_length, "..."
-    text = "".join(part.text for part in parts)
+    text = "".join(part.text for part in parts if not part.media_sha256)
     if len(text) <= limit:
         return parts, False
     room = limit - len(mark)

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from data import canonical
-from data.errors import ConfigError, RecordError
-from data.messages import PartType, Role, ToolCall, ToolSpec, Turn, text_parts
+from data.errors import ConfigError
+from data.messages import Role, ToolCall, ToolSpec, Turn, text_parts
 from data.trajectories import SpanKind
 from pipeline.renderers.base import Rendered
 from pipeline.renderers.parsers import hermes
@@ -235,7 +235,5 @@ def _call(stream: TokenStream, call: ToolCall) -> None:
 
 
 def _text(turn: Turn) -> str:
-    media = [part.type for part in turn.content if part.type is not PartType.TEXT]
-    if media:
-        raise RecordError(f"ChatML renderer shows text only, got a {turn.role} turn with {media[0]} content")
+    """A medium is shown as its placeholder (`Part.shown`): these templates know text only."""
     return turn.text

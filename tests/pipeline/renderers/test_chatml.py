@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from data.errors import ConfigError, RecordError
+from data.errors import ConfigError
 from data.messages import (
     ParseStatus,
     Part,
@@ -225,10 +225,12 @@ def test_lone_surrogates_become_the_replacement_character(renderer: ChatMLRender
     assert renderer.decode(renderer.encode("\ud83d\ude42")) == "🙂"
 
 
-def test_media_are_refused_by_name(renderer: ChatMLRenderer) -> None:
-    picture = Turn(role="user", parts=(Part(type=PartType.IMAGE, media_sha256="0" * 64),))
-    with pytest.raises(RecordError, match="user turn with image"):
-        renderer.render([picture])
+def test_media_are_shown_by_their_placeholder(renderer: ChatMLRenderer) -> None:
+    picture = Part(type=PartType.IMAGE, media_sha256="0" * 64, media_type="image/png")
+    text = renderer.decode(
+        renderer.render([Turn(role="user", parts=(Part(text="Look: "), picture))]).token_ids
+    )
+    assert "Look: [image 000000000000 image/png]" in text
 
 
 @PROPERTY
