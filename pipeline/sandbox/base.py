@@ -37,6 +37,7 @@ class Limits:
     output_bytes: int = 64 * 1024
     """Of standard output and of standard error each; the rest is cut and `Execution.truncated` says so."""
     disk_mib: int = 32
+    """Of the working directory, /tmp and /dev/shm each; in memory, so it counts there too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,8 @@ class Execution:
     seconds: float = 0.0
     truncated: bool = False
     files: Mapping[str, bytes] = field(default_factory=dict)
+    detail: str = ""
+    """What the outcome alone does not say: `while compiling`, `output flood`."""
 
     @property
     def ok(self) -> bool:
@@ -79,6 +82,10 @@ class Sandbox(Protocol):
 
     async def run(self, program: Program, limits: Limits | None = None) -> Execution:
         """Run to its end or its limits. Raises ConfigError (unknown language), EnvironmentFailure."""
+        ...
+
+    def describe(self) -> str:
+        """One line for people: what holds the limits on this machine."""
         ...
 
     async def close(self) -> None:

@@ -1,0 +1,191 @@
+"""What runs inside a jail: takes one request, compiles, runs, reports, and is thrown away with the jail.
+
+Started as `python -I -S -c <this file>` as process 1 of its process name space, so that no signal from inside
+can end it; file descriptor 0 is the socket to the host, 1 and 2 are the program's pipes. Only the standard
+library, and little of it: the start is what a warm pool pays for. A Python program runs in a fork of this very
+interpreter. The host treats every report as the program's own word: a program that took this process over could
+say no more than it could print. Not covered here: every limit (bubblewrap, control groups and the host's clock).
+
+Frames to the host: one letter, four bytes of length (big-endian), payload. R ready; C compiled (status, output);
+E ended (status); F a file (two bytes of its index in `collect`, content); D done. Status as of `waitpid`.
+"""
+
+import marshal
+import os
+import resource
+import signal
+import stat
+import struct
+import sys
+from types import ModuleType
+from typing import Any
+
+HOME = "/box"
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
+
+
+def send(letter: bytes, payload: bytes = b"") -> None:
+    """One frame to the host."""
+    data = memoryview(letter + struct.pack(">I", len(payload)) + payload)
+    while data:
+        data = data[os.write(0, data) :]
+
+
+def receive(size: int) -> bytes:
+    """Exactly this many bytes; the host gone means the end."""
+    parts = []
+    while size:
+        part = os.read(0, min(size, 1 << 20))
+        if not part:
+            os._exit(0)
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def control(option: int, value: int) -> None:
+    """`prctl` of the calling process."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def write_files(files: dict[str, bytes]) -> None:
+    """The program's files, below the working directory; the host has checked the names."""
+    for name, content in files.items():
+        path = os.path.join(HOME, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as out:
+            out.write(content)
+
+
+def become_program(request: dict[str, Any], stdin: bytes, limits: dict[str, int], output: int | None) -> None:
+    """In the fork: own descriptors, default signals, resource limits."""
+    source = os.memfd_create("stdin")
+    os.write(source, stdin) if stdin else None
+    os.lseek(source, 0, os.SEEK_SET)
+    os.dup2(source, 0)
+    if output is not None:
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+    os.closerange(3, 64)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for name, value in limits.items():
+        resource.setrlimit(getattr(resource, name), (value, value))
+    os.environ.clear()
+    os.environ.update(request["env"])
+    control(_PR_SET_DUMPABLE, 1)
+
+
+def wait_for(main: int) -> int:
+    """Reap everything; the main process's status ends the wait, and then everybody else."""
+    while True:
+        pid, status = os.wait()
+        if pid == main:
+            break
+    try:
+        os.kill(-1, signal.SIGKILL)
+        while True:
+            os.wait()
+    except (ProcessLookupError, ChildProcessError):
+        return status
+
+
+def execute(command: list[str], restore_pipe: bool = True) -> None:
+    """Replace the fork by a command; 127 where that is impossible, as a shell does."""
+    if restore_pipe:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        os.execvpe(command[0], command, os.environ)
+    except OSError as error:
+        os.write(2, f"{command[0]}: {error.strerror}\n".encode())
+        os._exit(127)
+
+
+def compile_program(request: dict[str, Any]) -> bool:
+    """Run the compiler; True when its output may be run."""
+    output = os.memfd_create("compiler")
+    child = os.fork()
+    if not child:
+        become_program(request, b"", request["compile_limits"], output)
+        execute(request["compile"])
+    status = wait_for(child)
+    said = os.pread(output, request["output_bytes"], 0)
+    os.close(output)
+    send(b"C", struct.pack(">i", status) + said)
+    return status == 0 and receive(1) == b"G"
+
+
+def collect(names: list[str]) -> None:
+    """Send the files asked for: regular ones that no link leads to."""
+    for index, name in enumerate(names):
+        try:
+            directory = os.open(HOME, os.O_PATH | os.O_DIRECTORY)
+            *parents, last = name.split("/")
+            for parent in parents:
+                directory = os.open(parent, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
+            file = os.open(last, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)
+        except OSError:
+            continue
+        if stat.S_ISREG(os.fstat(file).st_mode):
+            with open(file, "rb") as opened:
+                send(b"F", struct.pack(">H", index) + opened.read())
+
+
+def run_python(request: dict[str, Any]) -> None:
+    """In the fork: be `python main.py`; returns into the interpreter's ordinary end."""
+    path = os.path.join(HOME, request["run"][1])
+    sys.argv = request["run"][1:]
+    sys.path[:0] = [HOME, *request["python_paths"]]
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 (the program's standard input)
+    main = ModuleType("__main__")
+    main.__dict__.update(__file__=path, __builtins__=__builtins__)
+    sys.modules["__main__"] = main
+    try:
+        with open(path, "rb") as source:
+            code = compile(source.read(), path, "exec")
+        exec(code, main.__dict__)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        trace = error.__traceback__
+        error.__traceback__ = trace.tb_next if trace else None
+        sys.excepthook(type(error), error, error.__traceback__)
+        sys.exit(1)
+
+
+def serve() -> bool:
+    """One request, then the end; True in the fork that has become a Python program that is through."""
+    os.closerange(3, 4096)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # The end of bubblewrap is our end, and no process of the jail may look into this one (/proc/1/mem, fd).
+    control(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    control(_PR_SET_DUMPABLE, 0)
+    import site  # -S leaves out exit(), quit() and copyright
+
+    site.setquit()
+    site.setcopyright()
+    site.sethelper()
+    send(b"R")
+    request = marshal.loads(receive(struct.unpack(">Q", receive(8))[0]))
+    os.chdir(HOME)
+    write_files(request["files"])
+    if request["compile"] and not compile_program(request):
+        return False
+    child = os.fork()
+    if not child:
+        become_program(request, request["stdin"], request["limits"], None)
+        if request["interpreter"]:
+            run_python(request)
+            return True
+        execute(request["run"])
+    send(b"E", struct.pack(">i", wait_for(child)))
+    collect(request["collect"])
+    send(b"D")
+    return False
+
+
+if __name__ == "__main__" and not serve():
+    os._exit(0)

