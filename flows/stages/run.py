@@ -15,6 +15,7 @@ from data.manifests import stage_key
 from data.store import Store
 from flows.stages.recipe import GROWING, VOLATILE, Recipe
 from pipeline.environments.base import Environment
+from pipeline.environments.faults import with_faults
 from pipeline.environments.registry import load_environment
 from pipeline.errors import ConfigError
 
@@ -29,8 +30,10 @@ def open_run(recipe: Recipe, runs: Path) -> Store:
 
 
 def environment_of(recipe: Recipe) -> Environment:
-    """The recipe's environment."""
-    return load_environment(recipe.environment.name, **recipe.environment.options)
+    """The recipe's environment, with its faults where it names any."""
+    environment = load_environment(recipe.environment.name, **recipe.environment.options)
+    faults = recipe.environment.faults
+    return with_faults(environment, faults, seed=recipe.seed) if faults else environment
 
 
 def refuse_other_version(store: Store, environment: Environment) -> None:

@@ -1,0 +1,215 @@
+"""`with_faults`: any environment with tools that break now and then, as tools in the wild do.
+
+Two families, and they must not be confused. `timeout` and `server_error` are infrastructure: the call answers
+`infra_error`, the session is unusable from then on, and the episode has no reward. `busy`, `empty`, `drift`
+and `slow` are the world's: the agent sees them and may recover, and what it then reaches is its own doing.
+`busy` refuses without executing; `empty` and `drift` execute and spoil the answer; `slow` waits first, on the
+tool's deadline. Every injected fault stands in the result's metrics as `fault/<kind>`.
+
+A draw depends on the seed, the task, the session's seed, how often that session was opened before (so that a
+retry does not meet the same fault for ever) and the number of the call. Not covered: a model server that
+breaks (`pipeline.engines`), a simulated user that breaks, faults inside a tool's own work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+
+from data import canonical
+from data.messages import NamedValue, ToolResult, ToolSpec, ToolStatus, Turn, text_parts
+from data.tasks import Task
+from data.trajectories import Reward, Trajectory
+from pipeline.environments.base import Environment, GoldScript, Session
+from pipeline.errors import ConfigError, EnvironmentFailure
+
+
+class Fault(StrEnum):
+    """What can go wrong with a call."""
+
+    TIMEOUT = "timeout"
+    """Executed, but the answer never came: infrastructure."""
+    SERVER_ERROR = "server_error"
+    """Not executed, the tool's server is broken: infrastructure."""
+    BUSY = "busy"
+    """Not executed; the tool asks to be called again."""
+    EMPTY = "empty"
+    """Executed; the answer is empty."""
+    DRIFT = "drift"
+    """Executed; the keys of a JSON answer are spelt another way (`flight_id` as `flightId`)."""
+    SLOW = "slow"
+    """Executed after a wait."""
+
+
+_INFRASTRUCTURE = {
+    Fault.TIMEOUT: "no answer within the deadline (injected)",
+    Fault.SERVER_ERROR: "HTTP 500 (injected)",
+}
+_BUSY = "error: the service is busy, try again"
+
+
+def with_faults(
+    environment: Environment, rates: Mapping[str, float], *, seed: int = 0, slow_seconds: float = 1.0
+) -> Environment:
+    """`environment` with faults at `rates` per call (kind to probability; together at most 1).
+
+    ConfigError names an unknown kind or an impossible rate.
+    """
+    return FaultyEnvironment(environment, rates, seed=seed, slow_seconds=slow_seconds)
+
+
+class FaultyEnvironment:
+    """The same tasks, gold and verifier; other tools. Its version differs from the environment's own."""
+
+    def __init__(
+        self, inner: Environment, rates: Mapping[str, float], *, seed: int, slow_seconds: float
+    ) -> None:
+        self.rates = _checked(rates)
+        self.inner, self.seed, self.slow_seconds = inner, seed, slow_seconds
+        self.name, self.splits = inner.name, inner.splits
+        self.version = canonical.digest(inner.version, self.rates, seed, slow_seconds, length=12)
+        self._opened: Counter[tuple[str, int]] = Counter()
+
+    def tasks(self, split: str) -> Iterator[Task]:
+        """See `Environment.tasks`."""
+        return self.inner.tasks(split)
+
+    def gold(self, task: Task) -> GoldScript:
+        """See `Environment.gold`; a gold script meets the faults like any agent."""
+        return self.inner.gold(task)
+
+    async def open(self, task: Task, *, seed: int = 0) -> FaultySession:
+        """A fresh session whose calls draw faults of their own."""
+        key = (task.task_id, seed)
+        opening = self._opened[key]
+        self._opened[key] += 1
+        return FaultySession(await self.inner.open(task, seed=seed), self, drawn_from=(*key, opening))
+
+
+class FaultySession:
+    """One episode of the inner session, with faults between it and the agent."""
+
+    def __init__(
+        self, inner: Session, environment: FaultyEnvironment, *, drawn_from: tuple[str, int, int]
+    ) -> None:
+        self.inner, self._environment, self._drawn_from = inner, environment, drawn_from
+        self._results: dict[str, ToolResult] = {}
+        self._broken = ""
+
+    @property
+    def tools(self) -> tuple[ToolSpec, ...]:
+        """The inner session's."""
+        return self.inner.tools
+
+    async def call(self, name: str, arguments: dict[str, Any], call_id: str) -> ToolResult:
+        """The inner session's answer, or what the drawn fault makes of it."""
+        if call_id not in self._results:
+            self._results[call_id] = await self._answer(name, arguments, call_id)
+        return self._results[call_id]
+
+    async def next_user(self, turns: Sequence[Turn]) -> Turn | None:
+        """The inner session's."""
+        return await self.inner.next_user(turns)
+
+    def snapshot(self) -> bytes:
+        """The inner snapshot and the answers given; refused after an infrastructure fault."""
+        self._refuse_if_broken()
+        return pickle.dumps((self.inner.snapshot(), self._results))
+
+    def restore(self, snapshot: bytes) -> None:
+        """Return to a snapshot; faults are drawn again by the number of the call."""
+        self._refuse_if_broken()
+        inner, self._results = pickle.loads(snapshot)
+        self.inner.restore(inner)
+
+    async def verify(self, trajectory: Trajectory) -> Reward:
+        """The inner verdict; after an infrastructure fault there is none (EnvironmentFailure)."""
+        self._refuse_if_broken()
+        return await self.inner.verify(trajectory)
+
+    async def close(self) -> None:
+        """Close the inner session."""
+        await self.inner.close()
+
+    async def _answer(self, name: str, arguments: dict[str, Any], call_id: str) -> ToolResult:
+        if self._broken:
+            return _result(name, call_id, f"session unusable: {self._broken}", ToolStatus.INFRA_ERROR)
+        fault = self._draw(len(self._results))
+        if fault in (Fault.TIMEOUT, Fault.SERVER_ERROR):
+            if fault is Fault.TIMEOUT:
+                await self.inner.call(name, arguments, call_id)
+            self._broken = _INFRASTRUCTURE[fault]
+            return _marked(_result(name, call_id, self._broken, ToolStatus.INFRA_ERROR), fault)
+        if fault is Fault.BUSY:
+            return _marked(_result(name, call_id, _BUSY, ToolStatus.TOOL_ERROR), fault)
+        if fault is Fault.SLOW:
+            await asyncio.sleep(self._environment.slow_seconds)
+        result = await self.inner.call(name, arguments, call_id)
+        if fault is None or result.status is not ToolStatus.OK:
+            return result
+        if fault is Fault.EMPTY:
+            result = result.model_copy(update={"parts": ()})
+        if fault is Fault.DRIFT:
+            result = result.model_copy(update={"parts": text_parts(drifted(result.text))})
+        return _marked(result, fault)
+
+    def _draw(self, number: int) -> Fault | None:
+        """The fault of the call with this number, in this opening of this session."""
+        draw = random.Random(canonical.digest(self._environment.seed, *self._drawn_from, number)).random()
+        for fault, rate in self._environment.rates.items():
+            draw -= rate
+            if draw < 0:
+                return Fault(fault)
+        return None
+
+    def _refuse_if_broken(self) -> None:
+        if self._broken:
+            raise EnvironmentFailure(f"session of task {self._drawn_from[0]} is unusable: {self._broken}")
+
+
+def drifted(text: str) -> str:
+    """A JSON answer with its keys in the other of snake_case and camelCase; any other text as it is."""
+    try:
+        value = canonical.loads(text)
+    except ValueError:
+        return text
+    return canonical.dumps(_renamed(value))
+
+
+def _renamed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_other_case(key): _renamed(item) for key, item in value.items()}
+    return [_renamed(item) for item in value] if isinstance(value, list) else value
+
+
+def _other_case(key: str) -> str:
+    head, *rest = key.split("_")
+    if rest:
+        return head + "".join(word.capitalize() for word in rest)
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in key).lstrip("_")
+
+
+def _checked(rates: Mapping[str, float]) -> dict[str, float]:
+    known = ", ".join(Fault)
+    for kind, rate in rates.items():
+        if kind not in set(Fault):
+            raise ConfigError(f"there is no fault {kind!r}; kinds: {known}")
+        if not 0 <= rate <= 1:
+            raise ConfigError(f"the rate of fault {kind} must be between 0 and 1, got {rate}")
+    if sum(rates.values()) > 1:
+        raise ConfigError(f"fault rates are per call and add up to {sum(rates.values()):g}; at most 1")
+    return dict(sorted(rates.items()))
+
+
+def _result(name: str, call_id: str, text: str, status: ToolStatus) -> ToolResult:
+    return ToolResult(call_id=call_id, name=name, parts=text_parts(text), status=status)
+
+
+def _marked(result: ToolResult, fault: Fault) -> ToolResult:
+    metric = NamedValue(name=f"fault/{fault}", value=1.0)
+    return result.model_copy(update={"metrics": (*result.metrics, metric)})
