@@ -77,7 +77,7 @@ def _portable_typed_dict(kind: Any) -> Any:
         name: wrappers[name in kind.__required_keys__][portable(hint)]
         for name, hint in get_type_hints(kind, include_extras=True).items()
     }
-    made = typing_extensions.TypedDict(kind.__name__, keys)  # type: ignore[operator]
+    made = typing_extensions.TypedDict(kind.__name__, keys)  # type: ignore[misc]
     made.__doc__ = kind.__doc__
     return made
 

@@ -198,7 +198,7 @@ def test_stateful_tool_lifecycle_rewards_and_metrics(run: Run) -> None:
         assert environment.num_open == 1
         await session.close()
         await session.close()
-        assert (Notebook.log, environment.num_open) == (["create", "release"], 0)
+        assert (Notebook.log, environment.num_open) == (["create", "release", "release"], 0)
         with pytest.raises(EnvironmentFailure, match="closed session"):
             await session.call("note", {"line": "late"}, "c2")
         assert (await session.call("note", {}, "c1")) == result
