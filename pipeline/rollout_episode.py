@@ -147,6 +147,8 @@ class Episode:
             self._append(tool(result), started, clock)
             if result.status is ToolStatus.INFRA_ERROR:
                 raise EpisodeEnd(Termination.INFRA_FAILURE, Blame.TOOL, f"tool {call.name}: {result.text}")
+        if getattr(self._world(), "finished", False):
+            raise EpisodeEnd(Termination.FINISHED)
         self._stop_repetition(calls, results)
         return self._observe(len(calls))
 

@@ -16,7 +16,11 @@ from data.trajectories import Reward, Trajectory
 
 
 class Session(Protocol):
-    """One episode's world. Not safe for concurrent calls of itself; sessions are isolated from each other."""
+    """One episode's world. Not safe for concurrent calls of itself; sessions are isolated from each other.
+
+    A session may have an attribute `finished`: where it is true after the calls of a turn, the episode is over
+    (a tool such as `finish` submitted the work). Sessions without it end with a turn without calls.
+    """
 
     @property
     def tools(self) -> tuple[ToolSpec, ...]:

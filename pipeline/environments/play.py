@@ -36,6 +36,8 @@ async def play_turns(session: Session, task: Task, agent: GoldScript) -> list[Tu
         turns.append(said)
         for call in said.tool_calls:
             turns.append(tool(await session.call(call.name, call.parsed_arguments(), call.call_id)))
+        if getattr(session, "finished", False):
+            break
         if not said.tool_calls:
             reply = await session.next_user(turns)
             if reply is None:
