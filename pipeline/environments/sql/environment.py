@@ -1,0 +1,277 @@
+"""Bring your own database: a SQLite or DuckDB file and a task file, as an environment.
+
+```yaml
+# tasks.yaml (or .jsonl, one task a line)
+- question: How many orders are open?
+  gold_sql: SELECT count(*) FROM orders WHERE status = 'open'
+  db: shop                        # may be left out where there is one database
+- question: Cancel order 7.
+  gold_sql: ["UPDATE orders SET status = 'cancelled' WHERE id = 7"]   # changes data: judged by the end state
+  ignore_columns: [orders.changed_at]
+```
+
+Files are copied when the environment is made and never opened again. Every gold statement is executed then: one
+that fails, returns too much, or changes nothing is a ConfigError naming the line. Decided per task: gold that
+starts with INSERT, UPDATE, DELETE or REPLACE opens a writable copy, anything else a read-only one.
+Optional keys: split, template, tags, system, tools. Not covered: generated tasks (subclass SqlSession).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from data import canonical
+from data.messages import assistant, system, user
+from data.tasks import Budget, Task
+from data.trajectories import Reward, Trajectory
+from pipeline.environments.gold import Plan, PlannedGold, call
+from pipeline.environments.plain_yaml import parse_items, read_text
+from pipeline.environments.sql.database import Database, Source, SqlLimits
+from pipeline.environments.sql.duckdb_engine import DuckSource
+from pipeline.environments.sql.session import (
+    SqlSession,
+    judge_change,
+    judge_query,
+    same_states,
+    table_states,
+)
+from pipeline.environments.sql.sqlite_engine import SqliteSource
+from pipeline.environments.toolkit import ToolEnvironment
+from pipeline.environments.tools import ToolError
+from pipeline.errors import ConfigError
+
+_CHANGES = re.compile(r"\s*(insert|update|delete|replace|merge)\b", re.IGNORECASE)
+_ASKING = "Find the SQL query that answers the question. Look first, then submit the query. End with DONE."
+_CHANGING = "Change the database as asked, with SQL. Look first. End with DONE."
+_READ_TOOLS = ("list_tables", "describe", "query", "submit")
+_WRITE_TOOLS = ("list_tables", "describe", "query")
+
+
+class SqlTaskRow(BaseModel):
+    """One task as written."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    question: str = Field(min_length=1)
+    gold_sql: str | list[str]
+    db: str = ""
+    ignore_columns: list[str] = Field(default_factory=list)
+    split: str = "train"
+    template: str = "question"
+    tags: list[str] = Field(default_factory=list)
+    system: str = ""
+    tools: list[str] | None = None
+
+    @property
+    def statements(self) -> list[str]:
+        """Gold as a list."""
+        return [self.gold_sql] if isinstance(self.gold_sql, str) else self.gold_sql
+
+    @property
+    def changes(self) -> bool:
+        """Whether gold changes data."""
+        return any(_CHANGES.match(statement) for statement in self.statements)
+
+
+class FileSession(SqlSession):
+    """A session on one of the environment's files."""
+
+    sources: ClassVar[Mapping[str, Source]] = {}
+    statement_limits: ClassVar[SqlLimits] = SqlLimits()
+    step_penalty: ClassVar[float] = 0.0
+
+    @property
+    def limits(self) -> SqlLimits:
+        """The environment's."""
+        return self.statement_limits
+
+    def open_database(self) -> Database:
+        """A copy of the file the task names; writable where the task says so."""
+        name, writable = self.task.state_value()["db"], self.task.state_value()["writable"]
+        return self.sources[name].open(writable=writable, limits=self.limits)
+
+    def judge(self, trajectory: Trajectory) -> Mapping[str, float]:
+        """Equal results, or equal end states."""
+        private, writable = self.task.private_value(), self.state["writable"]
+        if writable:
+            return judge_change(
+                self.database,
+                private["gold_sql"],
+                fresh=self.open_database,
+                ignored=frozenset(private["ignored"]),
+            )
+        return judge_query(self.state["submitted"], private["gold_sql"][0], databases=[self.open_database])
+
+    async def verify(self, trajectory: Trajectory) -> Reward:
+        """The judge's components; with a step penalty the total of a success is lowered by it."""
+        reward = await super().verify(trajectory)
+        ratio = next((part.value for part in reward.components if part.name == "cost_ratio"), 1.0)
+        excess = min(1.0, max(0.0, ratio - 1.0) / 9.0)
+        return reward.model_copy(update={"total": reward.total * (1.0 - self.step_penalty * excess)})
+
+
+class SqlEnvironment(ToolEnvironment):
+    """`databases`: a path or name to path; `tasks`: a .jsonl or .yaml file (see the module docstring).
+
+    `step_penalty` λ in [0, 1]: a right query's total is 1 − λ·min(1, max(0, cost/gold cost − 1)/9), so ten times
+    gold's cost loses all of λ; cost is engine steps (SQLite) or rows (DuckDB). The raw `success` stays beside it.
+    """
+
+    name = "sql"
+    splits: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        *,
+        databases: str | Path | Mapping[str, str | Path],
+        tasks: str | Path,
+        statement_limits: Mapping[str, Any] | None = None,
+        step_penalty: float = 0.0,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        if not 0 <= step_penalty <= 1:
+            raise ConfigError(f"step_penalty must be between 0 and 1, got {step_penalty}")
+        named = databases if isinstance(databases, Mapping) else {Path(databases).stem: databases}
+        limits = _limits(statement_limits or {})
+        sources = {name: _source(Path(path), limits) for name, path in named.items()}
+        self.session = type(
+            "BoundFileSession",
+            (FileSession,),
+            {"sources": sources, "statement_limits": limits, "step_penalty": step_penalty},
+        )
+        self._tasks = [
+            _task(row, f"{tasks}, line {line}", sources, limits) for line, row in _rows(Path(tasks))
+        ]
+        if not self._tasks:
+            raise ConfigError(f"{tasks} holds no tasks; the docstring of {__name__} shows one")
+        self.splits = tuple(dict.fromkeys(task.split for task in self._tasks))
+        digests = {name: source.digest for name, source in sources.items()}
+        self.version = canonical.digest(self.version, digests, repr(limits), step_penalty, length=12)
+
+    def tasks(self, split: str) -> Iterator[Task]:
+        """The file's tasks of the split, in its order."""
+        self.check_split(split)
+        yield from (task for task in self._tasks if task.split == split)
+
+    def gold(self, task: Task) -> PlannedGold:
+        """Look at the tables, then submit (or execute) gold's SQL."""
+        return PlannedGold(_plan(task))
+
+
+def load(**options: Any) -> SqlEnvironment:
+    """The environment over the user's files; options are those of SqlEnvironment."""
+    return SqlEnvironment(**options)
+
+
+def _plan(task: Task) -> Plan:
+    shown = task.tools or _READ_TOOLS
+    if "list_tables" in shown:
+        yield call("list_tables")
+    for statement in task.private_value()["gold_sql"]:
+        yield call("query" if task.state_value()["writable"] else "submit", sql=statement)
+    yield assistant("DONE")
+
+
+def _limits(values: Mapping[str, Any]) -> SqlLimits:
+    try:
+        return SqlLimits(**values)
+    except TypeError as error:
+        raise ConfigError(
+            f"statement_limits {dict(values)}: {error}; known: {', '.join(SqlLimits.__slots__)}"
+        ) from error
+
+
+def _source(path: Path, limits: SqlLimits) -> Source:
+    if not path.is_file():
+        raise ConfigError(f"database {path} is no file; give the path of a SQLite or DuckDB file")
+    with path.open("rb") as stream:
+        start = stream.read(16)
+    if start[8:12] == b"DUCK":
+        return DuckSource(path, limits=limits)
+    if start.startswith(b"SQLite format 3") or not start:
+        return SqliteSource(path)
+    raise ConfigError(f"database {path} is neither a SQLite nor a DuckDB file")
+
+
+def _rows(path: Path) -> list[tuple[int, SqlTaskRow]]:
+    text = read_text(path)
+    if path.suffix == ".jsonl":
+        values = []
+        for number, line in enumerate(text.splitlines(), 1):
+            if line.strip():
+                values.append((number, _json(line, f"{path}, line {number}")))
+    elif path.suffix in (".yaml", ".yml"):
+        values = parse_items(text, where=str(path))
+    else:
+        raise ConfigError(f"task file {path}: the name must end in .jsonl, .yaml or .yml")
+    return [(line, _row(value, f"{path}, line {line}")) for line, value in values]
+
+
+def _json(line: str, where: str) -> Any:
+    try:
+        return canonical.loads(line)
+    except ValueError as error:
+        raise ConfigError(f"{where}: not JSON: {error}") from error
+
+
+def _row(value: Any, where: str) -> SqlTaskRow:
+    try:
+        row = SqlTaskRow.model_validate(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise ConfigError(f"{where}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    if not row.changes and len(row.statements) != 1:
+        raise ConfigError(f"{where}: gold_sql of a question is one query, got {len(row.statements)}")
+    return row
+
+
+def _task(row: SqlTaskRow, where: str, sources: Mapping[str, Source], limits: SqlLimits) -> Task:
+    name = row.db or (next(iter(sources)) if len(sources) == 1 else "")
+    if name not in sources:
+        raise ConfigError(f"{where}: there is no database {name!r}; databases: {', '.join(sources)}")
+    _prove_gold(row, where, sources[name], limits)
+    tools = tuple(row.tools) if row.tools else _WRITE_TOOLS if row.changes else _READ_TOOLS
+    needed = "query" if row.changes else "submit"
+    if not {needed} <= set(tools) <= set(_READ_TOOLS):
+        raise ConfigError(
+            f"{where}: tools must be of {', '.join(_READ_TOOLS)} and have {needed}, got {list(tools)}"
+        )
+    return Task(
+        environment="sql",
+        split=row.split,
+        template=row.template,
+        tags=tuple(row.tags),
+        prompt=(system(row.system or (_CHANGING if row.changes else _ASKING)), user(row.question)),
+        tools=tools,
+        state=canonical.dumps({"db": name, "digest": sources[name].digest, "writable": row.changes}),
+        private=canonical.dumps({"gold_sql": row.statements, "ignored": row.ignore_columns}),
+        verifier="sql/end_state/1" if row.changes else "sql/result_set/1",
+        budget=Budget(max_turns=12),
+    )
+
+
+def _prove_gold(row: SqlTaskRow, where: str, source: Source, limits: SqlLimits) -> None:
+    """Execute gold. Raises ConfigError where it cannot be what is wanted."""
+    ignored = frozenset(row.ignore_columns)
+    database = source.open(writable=row.changes, limits=limits)
+    try:
+        before = table_states(database, ignored) if row.changes else {}
+        results = [database.run(statement) for statement in row.statements]
+        unchanged = row.changes and same_states(before, table_states(database, ignored))
+    except ToolError as error:
+        raise ConfigError(f"{where}: gold_sql fails: {error}") from error
+    finally:
+        database.close()
+    if unchanged:
+        raise ConfigError(f"{where}: gold_sql changes nothing, so doing nothing would score")
+    if not row.changes and not results[0].complete:
+        raise ConfigError(
+            f"{where}: gold_sql returns more than {limits.max_rows} rows; raise statement_limits max_rows"
+        )
+

@@ -1,0 +1,106 @@
+"""The tools of sql_desk over one generated database, and the judgement of what was handed in.
+
+A submitted query is judged on the session's database and on two others of the same subject, so a query that
+only spells out the right rows fails. A typed answer (`answer`) is one value. Not covered: generating tasks
+(`generator`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from data.tasks import Task
+from data.trajectories import Trajectory
+from pipeline.environments.sql.database import Database, SqlLimits
+from pipeline.environments.sql.session import SqlSession, judge_query
+from pipeline.environments.sql.sqlite_engine import SqliteDatabase
+from pipeline.environments.sql_desk.data import make_image
+from pipeline.environments.sql_desk.domains import DOMAINS
+from pipeline.environments.sql_desk.terms import find_documents, make_handbook
+from pipeline.environments.tools import ToolError, tool
+
+LIMITS = SqlLimits(max_steps=500_000, max_rows=500, shown_rows=20, max_cell_bytes=100_000)
+_NUM_TWINS = 8
+_TOLERANCE = 0.0051
+
+
+class SqlDeskSession(SqlSession):
+    """State: {"db": subject/key, "book": subject/key or "", "submitted": SQL or None, "answer": text or None}."""
+
+    def __init__(self, task: Task, **options: Any) -> None:
+        super().__init__(task, **options)
+        self.state["answer"] = None
+
+    @property
+    def limits(self) -> SqlLimits:
+        """Limits of one statement."""
+        return LIMITS
+
+    def open_database(self) -> Database:
+        """The task's database, read-only."""
+        return open_database(self.task.state_value()["db"])
+
+    @tool
+    def tables(self) -> str:
+        """Tables and their columns."""
+        return describe_tables(self.state["db"].split("/")[0])
+
+    @tool
+    def lookup(self, term: str) -> str:
+        """Look up a term in the handbook."""
+        found = find_documents(make_handbook(self.state["book"]), term) if self.state["book"] else []
+        return "\n".join(found) or "nothing found"
+
+    @tool
+    def answer(self, value: str) -> str:
+        """Hand in the answer, once."""
+        if self.state["answer"] is not None:
+            raise ToolError("an answer was given already; end your turn")
+        self.state["answer"] = value
+        return "noted"
+
+    def judge(self, trajectory: Trajectory) -> Mapping[str, float]:
+        """`success`: the handed-in query or value is right."""
+        private = self.task.private_value()
+        if private["answer"] is not None:
+            given = self.state["answer"]
+            return {"success": float(given is not None and same_value(given, private["answer"]))}
+        databases = [functools.partial(open_database, name) for name in (self.state["db"], *twins(self.state["db"]))]
+        return judge_query(self.state["submitted"], private["gold_sql"], databases=databases)
+
+
+def open_database(name: str) -> SqliteDatabase:
+    """A fresh read-only copy of `subject/key`."""
+    return SqliteDatabase(make_image(name), limits=LIMITS)
+
+
+def twins(name: str) -> Sequence[str]:
+    """Two other databases of the same subject."""
+    subject, key = name.split("/")
+    number = int("".join(filter(str.isdigit, key)) or 0)
+    return f"{subject}/twin{number % _NUM_TWINS}", f"{subject}/twin{(number + 3) % _NUM_TWINS}"
+
+
+def same_value(given: str, gold: str) -> bool:
+    """Whether a typed answer equals gold: text whatever its case, numbers as rounded to two decimals."""
+    left, right = given.strip().rstrip(".").casefold(), gold.casefold()
+    try:
+        return abs(float(left) - float(right)) <= _TOLERANCE
+    except ValueError:
+        return left == right
+
+
+@functools.cache
+def describe_tables(subject: str) -> str:
+    """`table(column, column, ...)`, one a line."""
+    domain = DOMAINS[subject]
+    lines = (
+        (domain.who, domain.who_id, domain.who_name, domain.place, domain.since, domain.contact),
+        (domain.what, domain.what_id, domain.title, domain.kind, domain.price),
+        (domain.event, domain.event_id, domain.event_who, domain.event_what, domain.day, domain.amount,
+         domain.score, domain.status),
+        (domain.staff, domain.staff_id, domain.staff_name, domain.boss, domain.pay),
+    )  # fmt: skip
+    return "\n".join(f"{table}({', '.join(columns)})" for table, *columns in lines)

@@ -1,0 +1,156 @@
+"""The tasks of sql_desk: one per round, template and subject; each round has a database of its own per subject.
+
+Gold is executed when a task is drawn; a draw whose result is empty, one zero, or too long to be shown is drawn
+again. A task belongs to the split that the digest of its question says, so no question of one split occurs in
+another, and databases are never shared across splits. `heldout_unseen` asks templates and a subject that occur
+nowhere else. Not covered: databases larger than a few kilobytes (bring your own: `sql`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from data import canonical
+from data.messages import assistant, system, user
+from data.tasks import Budget, Task
+from pipeline.environments.gold import Plan, PlannedGold, call, last_result
+from pipeline.environments.sql.results import ResultSet
+from pipeline.environments.sql_desk.data import TODAY, make_data
+from pipeline.environments.sql_desk.desk import LIMITS, SqlDeskSession, open_database
+from pipeline.environments.sql_desk.domains import SEEN_DOMAINS, UNSEEN_DOMAINS, Domain
+from pipeline.environments.sql_desk.templates import TEMPLATES, Template, fill
+from pipeline.environments.sql_desk.terms import TERM_TEMPLATES, TermTemplate, fill_term, make_handbook
+from pipeline.environments.toolkit import ToolEnvironment
+from pipeline.errors import ConfigError
+
+NUM_TASKS = {"train": 12_000, "dev": 600, "heldout": 1_200, "heldout_unseen": 600}
+LEVELS = ("sql", "answer", "term")
+"""Submit a query; give one value; submit a query about a term of the handbook."""
+_UNSEEN = "heldout_unseen"
+_SHARES = {"dev": 3, "heldout": 4}
+_NUM_SHARES = 20
+MAX_DRAWS = 400
+_SUBMIT = "SQLite. See tables, submit one query. End with DONE."
+_ANSWER = "SQLite. See tables, query, then answer with the value. End with DONE."
+_TERM = f"SQLite, today is {TODAY.isoformat()}. Look up the term, see tables, submit one query. End with DONE."
+
+Kind = tuple[str, Template | TermTemplate]
+
+
+class SqlDesk(ToolEnvironment):
+    """`levels`: which of LEVELS to ask; a choice changes no task."""
+
+    name = "sql_desk"
+    splits = tuple(NUM_TASKS)
+    session = SqlDeskSession
+
+    def __init__(self, *, levels: Sequence[str] = LEVELS, **options: Any) -> None:
+        super().__init__(**options)
+        unknown = [level for level in levels if level not in LEVELS]
+        if unknown or not levels:
+            raise ConfigError(f"sql_desk has no levels {unknown}; it has {', '.join(LEVELS)}")
+        self.levels = tuple(levels)
+
+    def tasks(self, split: str) -> Iterator[Task]:
+        """At most `NUM_TASKS[split]` tasks, templates and subjects taking turns."""
+        self.check_split(split)
+        domains = UNSEEN_DOMAINS if split == _UNSEEN else SEEN_DOMAINS
+        slots = [(kind, domain) for kind in _kinds(split == _UNSEEN) for domain in domains]
+        random.Random(f"sql_desk/{split}").shuffle(slots)
+        for index in range(NUM_TASKS[split]):
+            kind, domain = slots[index % len(slots)]
+            if kind[0] in self.levels:
+                yield draw_task(kind, domain, split, index // len(slots))
+
+    def gold(self, task: Task) -> PlannedGold:
+        """Look up what is needed, then hand in."""
+        return PlannedGold(_plan(task))
+
+
+def load(**options: Any) -> SqlDesk:
+    """The sql_desk environment; options are those of SqlDesk."""
+    return SqlDesk(**options)
+
+
+def draw_task(kind: Kind, domain: Domain, split: str, number: int) -> Task:
+    """The task of a level and template in a subject, on the `number`-th database of the split."""
+    level, template = kind
+    name = f"{domain.name}/{split.replace('_', '')}{number}"
+    data, book = make_data(name), make_handbook(name)
+    database = open_database(name)
+    try:
+        for attempt in range(MAX_DRAWS):
+            rng = random.Random(f"sql_desk/{name}/{level}/{template.name}/{attempt}")
+            if isinstance(template, TermTemplate):
+                question, sql = fill_term(template, rng, data, book)
+            else:
+                question, sql = fill(template, rng, data)
+            if split in (_UNSEEN, _split_of(question)) and _worth_asking(result := database.run(sql)):
+                return _task(kind, split, name, question, sql, result)
+    finally:
+        database.close()
+    raise ConfigError(f"template {template.name} has too few questions: no draw of {MAX_DRAWS} is in {split}")
+
+
+def _kinds(unseen: bool) -> list[Kind]:
+    chosen: list[Kind] = [("sql", template) for template in TEMPLATES if template.unseen == unseen]
+    if not unseen:
+        chosen += [("answer", template) for template in TEMPLATES if template.answer]
+        chosen += [("term", template) for template in TERM_TEMPLATES]
+    return chosen
+
+
+def _split_of(question: str) -> str:
+    share = int.from_bytes(hashlib.sha256(question.encode()).digest()[:4], "big") % _NUM_SHARES
+    for name, count in _SHARES.items():
+        if share < count:
+            return name
+        share -= count
+    return "train"
+
+
+def _worth_asking(result: ResultSet) -> bool:
+    rows = result.rows
+    return 0 < len(rows) <= LIMITS.shown_rows and rows not in (((0,),), ((None,),), ((0.0,),))
+
+
+def _task(kind: Kind, split: str, name: str, question: str, sql: str, result: ResultSet) -> Task:
+    level, template = kind
+    shown = {
+        "sql": ("tables", "query", "submit"),
+        "answer": ("tables", "query", "answer"),
+        "term": ("lookup", "tables", "query", "submit"),
+    }[level]
+    words = {"sql": _SUBMIT, "answer": _ANSWER, "term": _TERM}[level]
+    value = str(result.rows[0][0]) if level == "answer" else None
+    tags = template.tags if isinstance(template, Template) else ("lookup",)
+    return Task(
+        environment="sql_desk",
+        split=split,
+        template=template.name if level != "answer" else f"{template.name}_answer",
+        tags=(level, *tags),
+        prompt=(system(words), user(question)),
+        tools=shown,
+        state=canonical.dumps({"db": name, "book": name if level == "term" else ""}),
+        private=canonical.dumps({"gold_sql": sql, "answer": value}),
+        verifier="sql_desk/result_set/1",
+        budget=Budget(max_turns=10, max_tokens=1536),
+    )
+
+
+def _plan(task: Task) -> Plan:
+    private, question = task.private_value(), task.prompt[-1].text
+    if "lookup" in (task.tools or ()):
+        book = make_handbook(task.state_value()["book"])
+        title = next(title for title in book.documents if f" {title}s" in question)
+        yield call("lookup", term=title)
+    yield call("tables")
+    turns = yield call("query", sql=private["gold_sql"])
+    if private["answer"] is None:
+        yield call("submit", sql=private["gold_sql"])
+    else:
+        yield call("answer", value=last_result(turns).text.split("\n")[1])
+    yield assistant("DONE")
