@@ -1,17 +1,18 @@
 """The default sandbox: a bubblewrap jail per program, from a warm pool, never used twice.
 
 Covered: no network (own name space, loopback only); empty environment; a read-only system and one small
-writable file system in memory, gone with the jail; no /etc, home, checkout or host process in sight; own user
-(where we are root, a user id no account has, dropped before bubblewrap starts) in an own user name space
-without capabilities and without new ones; a system-call filter (`seccomp`); memory, processes and CPU by
-control group or the best the host has (`describe` says which); clock, output and file limits by the host.
-When the program ends, everything it started is killed with it; nothing of it reaches the next program.
+writable file system in memory, gone with the jail; no /etc, home, checkout or host process in sight; own
+user (where we are root, a user id no account has, dropped before bubblewrap starts) in an own user name
+space without capabilities and without new ones; a system-call filter (`seccomp`); memory, processes and CPU
+by control group or the best the host has (`describe` says which); clock, output and file limits by the
+host. When the program ends, everything it started is killed with it; nothing of it reaches the next
+program.
 
-Not covered: bugs in the kernel or the CPU (use `remote` with machines of its own against those); what
-the kernel says about itself (/proc/cpuinfo, /proc/meminfo, mount sources); reading what any user may read below
-/usr; timing. Without a memory control group, memory is polled every 20 ms, and what is written to
-memory files in between is bounded per file only. Tests that run in the same interpreter as the code they test
-can be fooled by that code: give the verdict to a process of its own, or compare output.
+Not covered: bugs in the kernel or the CPU (use `remote` with machines of its own against those); what the
+kernel says about itself (/proc/cpuinfo, /proc/meminfo, mount sources); reading what any user may read below
+/usr; timing. Without a memory control group, memory is polled every 20 ms, and what is written to memory
+files in between is bounded per file only. Tests that run in the same interpreter as the code they test can
+be fooled by that code: give the verdict to a process of its own, or compare output.
 
 Where bubblewrap cannot run, creating this sandbox fails with the fix; nothing falls back to `unsafe`.
 """
@@ -42,9 +43,10 @@ _OVERHEAD_MIB = 24
 """The supervisor and bubblewrap itself."""
 _OVERHEAD_PROCESSES = 3
 _HELP = (
-    "needed: user name spaces (sysctl kernel.unprivileged_userns_clone=1, user.max_user_namespaces > 0; on Ubuntu "
-    "kernel.apparmor_restrict_unprivileged_userns=0; in a container --security-opt seccomp=unconfined and "
-    "systempaths=unconfined), or use the remote or docker sandbox"
+    "needed: name spaces (as an ordinary user: sysctl kernel.unprivileged_userns_clone=1 and "
+    "user.max_user_namespaces > 0, on Ubuntu kernel.apparmor_restrict_unprivileged_userns=0; in a container: "
+    "--cap-add SYS_ADMIN --security-opt seccomp=unconfined --security-opt systempaths=unconfined), or use the "
+    "remote or docker sandbox"
 )
 
 
@@ -85,7 +87,7 @@ class BubblewrapSandbox:
         cores: float = 1.0,
         python_paths: tuple[str, ...] = (),
     ) -> None:
-        """`warm` jails wait ready (default: a core each, 2 at least), `parallel` programs run at once (default
+        """`warm` jails wait ready (default one a core, 2 at least), `parallel` programs run at once (default
         4 a core), each on at most `cores`. `python_paths` (directories of packages) are shown read-only and
         importable. Raises ConfigError with the fix where jails do not work here.
         """
@@ -95,7 +97,7 @@ class BubblewrapSandbox:
         self._python_paths = tuple(os.path.realpath(path) for path in python_paths)
         self._spawner = Spawner(find_bubblewrap())
         self._workers = ThreadPoolExecutor(parallel or 4 * cpus, thread_name_prefix="sandbox")
-        # A jail dies with the thread that started it, so one thread that lives as long as we do starts them all.
+        # A jail dies with the thread that started it, so one that lives as long as we do starts them all.
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="sandbox-start")
         self._janitor = ThreadPoolExecutor(1, thread_name_prefix="sandbox-clean")
         self._lock = threading.Lock()
@@ -124,7 +126,7 @@ class BubblewrapSandbox:
         return f"{self._spawner.binary}; {cgroups.host().describe()}; seccomp filter; {user}"
 
     async def run(self, program: Program, limits: Limits | None = None) -> Execution:
-        """Raises ConfigError (language, file names, a tool that is not installed), EnvironmentFailure (the jail)."""
+        """Raises ConfigError (language, file names, an absent tool), EnvironmentFailure (the jail)."""
         if self._closed:
             raise EnvironmentFailure("this sandbox is closed; open another")
         run = _Run(program, limits or Limits())
@@ -220,7 +222,7 @@ class BubblewrapSandbox:
         outcome, code = judge(
             program,
             chain.language,
-            status=report.status,
+            code=None if report.status is None else os.waitstatus_to_exitcode(report.status),
             stdout=stdout,
             stderr=stderr,
             timed_out=timed_out,

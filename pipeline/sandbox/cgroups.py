@@ -1,10 +1,10 @@
 """Memory, process and CPU limits by control groups: version 1, version 2, or none.
 
-A group is made below this process's own group (version 2: beside it where that one may not have children with
-controllers), so what holds for us holds for every jail. Which controllers were found is in `describe`; where one
-is missing, the sandbox falls back to resource limits and polling and says so. Groups are named after our process
-id, and what a killed process left behind is swept up by the next one.
-Not covered: disk and network bandwidth.
+A group is made below this process's own group (version 2: beside it where that one may not have children
+with controllers), so what holds for us holds for every jail. Which controllers were found is in `describe`;
+where one is missing, the sandbox falls back to resource limits and polling and says so. Groups are named
+after our process id, and what a killed process left behind is swept up by the next one. Not covered: disk
+and network bandwidth.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The host's half of a run: reads two pipes and a socket under deadlines, and believes nothing they say.
 
-Output beyond the limit is read and dropped; at `FLOOD` times the limit the run is ended, because reading costs
-the host. A frame longer than what may be handed back ends the run as well.
+Output beyond the limit is read and dropped; at `FLOOD` times the limit the run is ended, because reading
+costs the host. A frame longer than what may be handed back ends the run as well.
 """
 
 from __future__ import annotations
@@ -68,6 +68,11 @@ class Capture:
     def truncated(self) -> bool:
         """Whether something was dropped."""
         return self.total > self.keep
+
+    @property
+    def content(self) -> bytes:
+        """What was kept."""
+        return bytes(self._kept)
 
     @property
     def text(self) -> str:
@@ -214,7 +219,8 @@ def gather(
 ) -> tuple[int | None, bool]:
     """Wait for a child in a session of its own, reading its output; then end its whole process group.
 
-    Returns its status as of `waitpid` (None where the time or the output limit ended it), and whether the latter.
+    Returns its exit code (minus the signal's number; None where the time or the output limit ended it), and
+    whether it was the output limit.
     """
     deadline = time.monotonic() + seconds
     flooded = False
@@ -233,7 +239,7 @@ def gather(
             flooded = any(stream.flooded for stream in streams)
             if ended in events:
                 break
-        status = process.poll()
+        status = process.poll() if not flooded else None
     finally:
         os.close(ended)
         with contextlib.suppress(ProcessLookupError):
@@ -241,6 +247,4 @@ def gather(
         process.wait()
     for stream in streams:
         stream.drain()
-    if status is None:
-        return None, flooded
-    return (-status if status < 0 else status << 8), flooded
+    return status, flooded

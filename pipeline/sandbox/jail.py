@@ -1,13 +1,15 @@
 """What runs inside a jail: takes one request, compiles, runs, reports, and is thrown away with the jail.
 
-Started as `python -I -S -c <this file>` as process 1 of its process name space, so that no signal from inside
-can end it; file descriptor 0 is the socket to the host, 1 and 2 are the program's pipes. Only the standard
-library, and little of it: the start is what a warm pool pays for. A Python program runs in a fork of this very
-interpreter. The host treats every report as the program's own word: a program that took this process over could
-say no more than it could print. Not covered here: every limit (bubblewrap, control groups and the host's clock).
+Started as `python -I -S -c <this file>` as process 1 of its process name space, so that no signal from
+inside can end it; file descriptor 0 is the socket to the host, 1 and 2 are the program's pipes. Only the
+standard library, and little of it: the start is what a warm pool pays for. A Python program runs in a fork
+of this very interpreter. The host treats every report as the program's own word: a program that took this
+process over could say no more than it could print. Not covered here: every limit (bubblewrap, control
+groups and the host's clock).
 
-Frames to the host: one letter, four bytes of length (big-endian), payload. R ready; C compiled (status, output);
-E ended (status); F a file (two bytes of its index in `collect`, content); D done. Status as of `waitpid`.
+Frames to the host: one letter, four bytes of length (big-endian), payload. R ready; C compiled (status,
+output); E ended (status); F a file (two bytes of its index in `collect`, content); D done. Status as of
+`waitpid`.
 """
 
 import marshal

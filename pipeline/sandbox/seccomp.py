@@ -1,11 +1,11 @@
 """The system-call filter of a jail, as the BPF program the kernel takes.
 
 Everything a program, a compiler or an interpreter needs is allowed; refused with EPERM is what debugs or
-reaches into other processes, changes name spaces, mounts, keys, the clock or the kernel, or has a long record of
-kernel bugs (bpf, io_uring, perf, userfaultfd). Sockets are Unix and IP only. `clone3` answers ENOSYS because its
-flags lie in memory that a filter cannot read; C libraries then use `clone`, whose flags are checked. A foreign
-calling convention (32-bit, x32) ends the process. Numbers: the kernel's own tables for x86-64 and arm64.
-Not covered: bugs in allowed calls.
+reaches into other processes, changes name spaces, mounts, keys, the clock or the kernel, or has a long
+record of kernel bugs (bpf, io_uring, perf, userfaultfd). Sockets are Unix and IP only. `clone3` answers
+ENOSYS because its flags lie in memory that a filter cannot read; C libraries then use `clone`, whose flags
+are checked. A foreign calling convention (32-bit, x32) ends the process. Numbers: the kernel's own tables
+for x86-64 and arm64. Not covered: bugs in allowed calls.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _FAMILIES = (1, 2, 10)
 
 
 def program(machine: str | None = None) -> bytes:
-    """The filter for a machine (default this one) as `struct sock_filter[]`. Raises ConfigError for others."""
+    """The filter for a machine (default this one) as `struct sock_filter[]`. Raises ConfigError."""
     machine = machine or platform.machine()
     if machine not in _AUDIT:
         known = ", ".join(_AUDIT)

@@ -1,9 +1,10 @@
 """Starts and ends jails: the bubblewrap command line, the descriptors, the control group, the kill.
 
-A jail is started through a shell of one line that joins the control groups before anything else exists. Where
-we are root, bubblewrap builds the jail as root (so a tool chain below a closed home directory can be shown
-without the home directory) and `setpriv` then becomes a user id of its own for each jail, without capabilities;
-elsewhere the jail is an own user name space. Either way the supervisor and the program have no privilege at all.
+A jail is started through a shell of one line that joins the control groups before anything else exists.
+Where we are root, bubblewrap builds the jail as root (so a tool chain below a closed home directory can be
+shown without the home directory) and `setpriv` then becomes a user id of its own for each jail, without
+capabilities; elsewhere the jail is an own user name space. Either way the supervisor and the program have
+no privilege at all.
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ def _accounts(user: int) -> dict[str, str]:
 
 
 class Spawner:
-    """Starts jails. `start` must always be called from the same thread: a jail dies with the one that made it."""
+    """Starts jails. `start` wants always the same thread: a jail dies with the one that made it."""
 
     def __init__(self, binary: str) -> None:
         self.binary = binary
@@ -160,7 +161,7 @@ class Spawner:
             command = [*self._join(group), self.binary, *self._arguments(shape, passed)]
             process = subprocess.Popen(
                 command,
-                stdin=inside,
+                stdin=inside.fileno(),
                 stdout=stdout_inside,
                 stderr=stderr_inside,
                 env={},

@@ -1,8 +1,8 @@
 """Languages: how each is compiled and run, read from `languages/*.yaml`, and where its tools are on this host.
 
-A tool outside the system directories is shown to a jail alone: its one file, or the tree that the language's
-`root` command prints. Not covered: installing anything (the error names the command), and packages beyond a
-language's standard library.
+A tool outside the system directories is shown to a jail alone: its one file, or the tree that the
+language's `root` command prints. Not covered: installing anything (the error names the command), and
+packages beyond a language's standard library.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Language:
-    """One YAML file. Command lines run in the program's directory; `{root}` is what the root command prints."""
+    """One YAML file. Commands run in the program's directory; `{root}` is what the root command prints."""
 
     name: str
     file: str
@@ -99,7 +99,7 @@ def python_executable() -> str:
 
 @functools.lru_cache(maxsize=32)
 def toolchain(name: str) -> Toolchain:
-    """Find a language's tools. Raises ConfigError for an unknown one, and with the install command for an absent tool."""
+    """Find a language's tools. Raises ConfigError: unknown language, or an absent tool with its fix."""
     language = find_language(name)
     root = _root(language)
     mounts = [root] if root and not root.startswith(SYSTEM) else []

@@ -30,7 +30,8 @@ class UnsafeSandbox:
     def __init__(self, *, parallel: int | None = None) -> None:
         """`parallel` programs run at once (default 4 a core)."""
         warnings.warn(
-            "the unsafe sandbox runs programs with all rights of this process; use bubblewrap for what a model wrote",
+            "the unsafe sandbox runs programs with all rights of this process; "
+            "use bubblewrap for what a model wrote",
             stacklevel=2,
         )
         self._workers = ThreadPoolExecutor(parallel or 4 * (os.cpu_count() or 1), thread_name_prefix="unsafe")
@@ -108,7 +109,7 @@ class UnsafeSandbox:
         outcome, code = judge(
             program,
             chain.language,
-            status=status,
+            code=status,
             stdout=stdout,
             stderr=stderr,
             timed_out=status is None and not flooded,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import posixpath
 import re
 import signal
@@ -39,14 +38,13 @@ def judge(
     program: Program,
     language: Language,
     *,
-    status: int | None,
+    code: int | None,
     stdout: str,
     stderr: str,
     timed_out: bool = False,
     out_of_memory: bool = False,
 ) -> tuple[Outcome, int | None]:
-    """Outcome and exit code of a run. `status` as of `waitpid`, None where it was ended from outside."""
-    code = None if status is None else os.waitstatus_to_exitcode(status)
+    """Outcome and exit code of a run. `code`: minus the number of a signal, None if ended from outside."""
     if timed_out or code == -signal.SIGXCPU:
         return Outcome.TIMEOUT, None
     if out_of_memory or (code and ran_out(language, stderr)):
