@@ -49,6 +49,8 @@ class Sample:
     tasks: list[Task] = field(default_factory=list)
     ids: dict[str, list[str]] = field(default_factory=dict)
     gold: dict[str, Trajectory] = field(default_factory=dict)
+    floor: set[str] = field(default_factory=set)
+    """Tasks of a foreign world that doing nothing solves: no cheat of the agent's, a fact of the world."""
 
     def gold_calls(self, task: Task) -> list[ToolCall]:
         """The calls gold made on the task, in order."""
@@ -72,7 +74,10 @@ async def check_environment(
             problems = await check(sample)
         except Exception as error:
             problems = [f"{type(error).__name__}: {error}"]
-        results.append(CheckResult(name, not problems, _detail(problems, sample)))
+        detail = _detail(problems, sample)
+        if check is _null and sample.floor:
+            detail += f"; floor: doing nothing solves {len(sample.floor)} of them, a foreign world's own rule"
+        results.append(CheckResult(name, not problems, detail))
     return results
 
 
@@ -128,13 +133,19 @@ async def _no_score(sample: Sample, agent: Callable[[Task], GoldScript | None]) 
         if script is None:
             continue
         total = _total(await play(sample.environment, task, script, seed=sample.seed))
-        if total > 0:
+        if total > 0 and task.task_id not in sample.floor:
             problems.append(f"scores {total:g} on {task.template} {task.task_id}")
     return problems
 
 
 async def _null(sample: Sample) -> list[str]:
-    return await _no_score(sample, lambda task: null_agent())
+    """What it scores is a failure; of a world that declares itself foreign it is the printed floor."""
+    if not getattr(sample.environment, "foreign", False):
+        return await _no_score(sample, lambda task: null_agent())
+    for task in sample.tasks:
+        if _total(await play(sample.environment, task, null_agent(), seed=sample.seed)) > 0:
+            sample.floor.add(task.task_id)
+    return []
 
 
 async def _echo(sample: Sample) -> list[str]:

@@ -15,7 +15,10 @@ from pipeline.errors import ConfigError, TrajsmithError
 ENVIRONMENTS = {
     "counter": "pipeline.environments.counter:load",
     "travel_desk": "pipeline.environments.travel_desk:load",
+    "sql_desk": "pipeline.environments.sql_desk:load",
+    "search_desk": "pipeline.environments.search_desk:load",
     "bfcl_multi_turn": "pipeline.environments.bfcl:load",
+    "bfcl_single_turn": "pipeline.environments.bfcl.single:load",
 }
 """Name to factory; loaded only when asked for."""
 

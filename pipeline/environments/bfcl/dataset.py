@@ -65,14 +65,14 @@ def require_package() -> None:
 @functools.cache
 def rows() -> tuple[Row, ...]:
     """All 200 tasks in the benchmark's order."""
-    answers = {line["id"]: line["ground_truth"] for line in _lines(f"possible_answer/{_TASKS}")}
-    return tuple(_row(line, answers[line["id"]]) for line in _lines(_TASKS))
+    answers = {line["id"]: line["ground_truth"] for line in read_lines(f"possible_answer/{_TASKS}")}
+    return tuple(_row(line, answers[line["id"]]) for line in read_lines(_TASKS))
 
 
 @functools.cache
 def documented_tools(class_name: str) -> tuple[ToolSpec, ...]:
     """The tools of one class in the order of its document."""
-    return tuple(_spec(line) for line in _lines(f"multi_turn_func_doc/{_DOCUMENTS[class_name]}"))
+    return tuple(_spec(line) for line in read_lines(f"multi_turn_func_doc/{_DOCUMENTS[class_name]}"))
 
 
 def _row(line: dict[str, Any], gold: list[list[str]]) -> Row:
@@ -111,8 +111,8 @@ def _schema(node: dict[str, Any]) -> dict[str, Any]:
     return shown
 
 
-def _lines(name: str) -> Iterator[dict[str, Any]]:
-    """The files are JSON lines despite their names."""
+def read_lines(name: str) -> Iterator[dict[str, Any]]:
+    """The rows of a data file of the package; the files are JSON lines despite their names."""
     require_package()
     spec = find_spec("bfcl_eval")
     [directory] = spec.submodule_search_locations if spec and spec.submodule_search_locations else [""]

@@ -19,8 +19,8 @@ from pipeline.environments.toolkit import ToolEnvironment
 from pipeline.environments.tools import tool
 from tests.pipeline.environments.conftest import Run
 
-OURS = [name for name in ENVIRONMENTS if name != "bfcl_multi_turn"]
-"""The foreign world needs a package of its own and has its own tests (test_bfcl.py)."""
+OURS = [name for name in ENVIRONMENTS if not name.startswith(("bfcl_", "tau2"))]
+"""The foreign worlds need packages of their own and have their own tests (test_bfcl*.py, test_tau2.py)."""
 
 
 @pytest.mark.parametrize("name", OURS)
