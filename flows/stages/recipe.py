@@ -17,16 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pipeline.errors import ConfigError
 from pipeline.rollout_settings import ContextPolicy
 
-VOLATILE = (
-    *(
-        "policy.url",
-        "policy.max_in_flight",
-        "policy.server_args",
-        "policy.patience_seconds",
-        "policy.group_seconds",
-    ),
-    "description",
-)
+_HOW_SERVED = ("url", "max_in_flight", "server_args", "kv_cache_gib", "patience_seconds", "group_seconds")
+VOLATILE = ("description", *(f"policy.{key}" for key in _HOW_SERVED))
 """Keys that may change between two runs of one directory without making a finished stage new."""
 
 
@@ -83,6 +75,8 @@ class PolicySection(Section):
     """Episodes at a time."""
     patience_seconds: float = Field(default=120.0, gt=0.0)
     """Seconds without any answer after which a server that is down or overloaded is given up."""
+    kv_cache_gib: int = Field(default=1, ge=1, le=4096)
+    """GiB of prompts the server remembers, where it is started without a GPU."""
     server_args: tuple[str, ...] = ()
     """Further arguments of the server that is started."""
 
