@@ -128,7 +128,10 @@ class World:
         return self.arms[arm].compute
 
     async def evaluate(self, arm: str) -> None:
-        """Evaluate an arm on the held-out split at both temperatures, and on unseen templates greedily."""
+        """Evaluate an arm on the held-out split at both temperatures, and on unseen templates greedily.
+
+        All the tasks at the recipe's temperature, where the arms are told apart best, half at the other.
+        """
         await self.policy.load(self.model(arm))
         known = self.arms.setdefault(arm, Arm())
         for section in self._evaluations():
@@ -146,10 +149,14 @@ class World:
 
     def _evaluations(self) -> list[EvalSection]:
         section = self.recipe.evaluate
-        sections = [section.model_copy(update={"temperature": t}) for t in _TEMPERATURES]
+        sections = []
+        for temperature in _TEMPERATURES:
+            tasks = section.tasks if temperature == section.temperature else section.tasks // 2
+            sections.append(section.model_copy(update={"temperature": temperature, "tasks": tasks}))
         unseen = f"{section.split}_unseen"
         if unseen in self.environment.splits:
-            sections.append(section.model_copy(update={"split": unseen, "tasks": section.tasks // 5}))
+            greedy = {"split": unseen, "temperature": 0.0, "tasks": section.tasks // 5}
+            sections.append(section.model_copy(update=greedy))
         return sections
 
     async def _synthesised(self, section: SynthSection) -> list[Trajectory]:
