@@ -1,4 +1,4 @@
-"""BFCL multi-turn base as an environment: 200 tasks of a foreign benchmark, judged by its own comparisons."""
+"""BFCL as environments: a foreign benchmark, multi-turn and single-turn, judged by its own comparisons."""
 
 from pipeline.environments.bfcl.environment import BfclEnvironment, load
 

@@ -1,13 +1,14 @@
-"""The benchmark's data as installed by `make bfcl-setup`: its 200 tasks and the documents of its tools.
+"""The benchmark's data as installed by `make bfcl-setup`: multi-turn tasks and the documents of their tools.
 
 Decides what of a tool document a model is shown: the sentence every description of a class begins with is
-cut, answers are not described, types get their JSON Schema names. Reads files only: nothing of the package is
-imported here. Not covered: the benchmark's other categories.
+cut, answers are not described, types get their JSON Schema names. Reads files, and imports
+of the package one file of sentences. Not covered: single-turn rows (`single_rows`).
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,7 +24,9 @@ from pipeline.errors import MissingExtraError
 VERSION = "2026.3.23"
 """The release of bfcl-eval that is read; another one may hold other tasks."""
 
-_TASKS = "BFCL_v4_multi_turn_base.json"
+MULTI_TURN = ("base", "miss_func", "miss_param", "long_context")
+"""Categories: as they are; tools that are missing until later; a value said later; worlds full of data."""
+
 _DOCUMENTS = {
     "GorillaFileSystem": "gorilla_file_system.json",
     "MathAPI": "math_api.json",
@@ -41,13 +44,17 @@ _WIDENED = {("close_ticket", "ticket_id"): ["integer", "string"]}
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One task of the benchmark. `gold` holds Python call expressions, one tuple per user turn."""
+    """One task of the benchmark. `gold` holds Python call expressions, one tuple per user turn.
+
+    `held_back` names, by user turn from 0, the tools that are shown from that turn on only.
+    """
 
     name: str
     classes: tuple[str, ...]
     config: dict[str, Any]
     users: tuple[str, ...]
     gold: tuple[tuple[str, ...], ...]
+    held_back: dict[str, tuple[str, ...]]
 
 
 def require_package() -> None:
@@ -63,10 +70,11 @@ def require_package() -> None:
 
 
 @functools.cache
-def rows() -> tuple[Row, ...]:
-    """All 200 tasks in the benchmark's order."""
-    answers = {line["id"]: line["ground_truth"] for line in read_lines(f"possible_answer/{_TASKS}")}
-    return tuple(_row(line, answers[line["id"]]) for line in read_lines(_TASKS))
+def rows(category: str = "base") -> tuple[Row, ...]:
+    """All 200 tasks of one of MULTI_TURN, in the benchmark's order."""
+    name = f"BFCL_v4_multi_turn_{category}.json"
+    answers = {line["id"]: line["ground_truth"] for line in read_lines(f"possible_answer/{name}")}
+    return tuple(_row(line, answers[line["id"]]) for line in read_lines(name))
 
 
 @functools.cache
@@ -76,12 +84,13 @@ def documented_tools(class_name: str) -> tuple[ToolSpec, ...]:
 
 
 def _row(line: dict[str, Any], gold: list[list[str]]) -> Row:
-    users = []
-    for [message] in line["question"]:
-        users.append(message["content"])
+    sentences = importlib.import_module("bfcl_eval.constants.default_prompts")
+    added = sentences.DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC  # said where held-back tools appear
+    users = [messages[0]["content"] if messages else added for messages in line["question"]]
     classes = tuple(line["involved_classes"])
     config = {name: line["initial_config"].get(name, {}) for name in classes}
-    return Row(line["id"], classes, config, tuple(users), tuple(map(tuple, gold)))
+    held_back = {turn: tuple(names) for turn, names in line.get("missed_function", {}).items()}
+    return Row(line["id"], classes, config, tuple(users), tuple(map(tuple, gold)), held_back)
 
 
 def _spec(document: dict[str, Any]) -> ToolSpec:

@@ -1,21 +1,29 @@
-"""BFCL multi-turn base: which tasks, which split, which tools are shown, and gold.
+"""BFCL multi-turn, all four categories: which tasks, which split, which tools are shown, and gold.
 
 Split by position in the benchmark's list: even numbers are `train`, odd ones `heldout`, 100 each; `all` is
 both, in the benchmark's order. `tools="gold"` shows a task's gold tools and a few others of the same classes,
-for models with a small context: an easier task than the benchmark's, so its scores are named apart. Not
-covered: the categories with missing functions, missing parameters or long context.
+for models with a small context: an easier task than the benchmark's, so its scores are named apart. A turn in
+which something is missing has no gold calls, and upstream judges nothing in it; neither do we. Not covered:
+judging what the agent says where it should ask.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 from data import canonical
 from data.messages import assistant, system, user
 from data.tasks import Budget, Task
-from pipeline.environments.bfcl.dataset import VERSION, Row, documented_tools, require_package, rows
+from pipeline.environments.bfcl.dataset import (
+    MULTI_TURN,
+    VERSION,
+    Row,
+    documented_tools,
+    require_package,
+    rows,
+)
 from pipeline.environments.bfcl.session import BfclSession
 from pipeline.environments.bfcl.worlds import read_gold
 from pipeline.environments.gold import Plan, PlannedGold, call
@@ -26,15 +34,19 @@ from pipeline.errors import ConfigError
 NAME = "bfcl_multi_turn"
 SYSTEM = "Do what the user asks by calling tools. When it is done, say so in a few words."
 _HALVES = ("train", "heldout")
+_TAGS = {name: ("multi_turn", *((name,) if name != "base" else ())) for name in MULTI_TURN}
 _STEPS_PER_REQUEST = 20
 """Upstream's limit."""
+_LONG_RESPONSE = 20_000
+"""Characters of a response shown in the long-context category, whose point is that there is much to read."""
 
 
 class BfclEnvironment:
     """See `pipeline.environments.base.Environment`.
 
-    `tools`: "all" (the benchmark's rule) or "gold" with `distractors` more. `whole=True` offers the one split
-    `all`; `tasks("all")` works either way. `max_tokens` is each episode's budget.
+    `category`: one of MULTI_TURN. `tools`: "all" (the benchmark's rule) or "gold" with `distractors` more.
+    `whole=True` offers the one split `all`; `tasks("all")` works either way. `max_tokens` is each episode's
+    budget.
     """
 
     name = NAME
@@ -42,6 +54,7 @@ class BfclEnvironment:
     def __init__(
         self,
         *,
+        category: Literal["base", "miss_func", "miss_param", "long_context"] = "base",
         tools: Literal["all", "gold"] = "all",
         distractors: int = 3,
         whole: bool = False,
@@ -49,18 +62,20 @@ class BfclEnvironment:
         limits: ToolLimits | None = None,
     ) -> None:
         """Raises MissingExtraError without the benchmark's package, ConfigError for an impossible option."""
-        if tools not in ("all", "gold") or distractors < 0:
+        if tools not in ("all", "gold") or distractors < 0 or category not in MULTI_TURN:
             raise ConfigError(
-                f"{NAME}: tools={tools!r}, distractors={distractors}; "
-                "tools is 'all' or 'gold', distractors at least 0"
+                f"{NAME}: category={category!r}, tools={tools!r}, distractors={distractors}; category is "
+                f"one of {', '.join(MULTI_TURN)}, tools is 'all' or 'gold', distractors at least 0"
             )
         require_package()
+        self.category: str = category
         self.tools, self.distractors, self.max_tokens = tools, distractors, max_tokens
         self.splits: tuple[str, ...] = ("all",) if whole else _HALVES
-        self.limits = limits or ToolLimits()
+        longest = _LONG_RESPONSE if category == "long_context" else 2000
+        self.limits = limits or ToolLimits(max_tool_response_length=longest)
         self.num_open = 0
         """Sessions opened and not closed yet."""
-        shown = [tools, distractors if tools == "gold" else 0]
+        shown = [category, tools, distractors if tools == "gold" else 0]
         source = source_digest(__name__)
         self.version = canonical.digest(source, VERSION, shown, repr(self.limits), length=12)
 
@@ -70,7 +85,7 @@ class BfclEnvironment:
             raise ConfigError(
                 f"environment {NAME} has no split {split!r}; it has {', '.join((*_HALVES, 'all'))}"
             )
-        for index, row in enumerate(rows()):
+        for index, row in enumerate(rows(self.category)):
             half = _HALVES[index % 2]
             if split in (half, "all"):
                 yield self._task(row, half)
@@ -90,14 +105,19 @@ class BfclEnvironment:
         return PlannedGold(_plan(task.private_value()["gold"], task.state_value()["classes"]))
 
     def _task(self, row: Row, half: str) -> Task:
+        state: dict[str, Any] = {"classes": row.classes, "config": row.config}
+        if row.held_back:
+            state["held_back"] = row.held_back
+        if self.category == "long_context":
+            state["long_context"] = True
         return Task(
             environment=NAME,
             split=half,
             template="+".join(sorted(row.classes)),
-            tags=("multi_turn", *sorted(row.classes)),
+            tags=(*_TAGS[self.category], *sorted(row.classes)),
             prompt=(system(SYSTEM), user(row.users[0])),
             tools=self._shown(row),
-            state=canonical.dumps({"classes": row.classes, "config": row.config}),
+            state=canonical.dumps(state),
             private=canonical.dumps({"gold": row.gold, "users": row.users[1:]}),
             verifier=f"{NAME}/state_and_responses/1",
             budget=Budget(max_turns=_STEPS_PER_REQUEST * len(row.users), max_tokens=self.max_tokens),

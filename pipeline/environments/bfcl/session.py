@@ -2,8 +2,9 @@
 
 Implements the Session contract directly, because tools come from documents, not from signatures. All calls
 are synchronous in-memory work, so a call can neither overlap another nor be cut off half-way. Whatever a call
-raises is an observation (`tool_error`), as upstream does it. Not covered: snapshots from untrusted bytes
-(they are pickles).
+raises is an observation (`tool_error`), as upstream does it. A tool held back is not shown, so the rollout
+loop refuses calls of it; a call that reaches the session runs, as upstream's does. Not covered: snapshots
+from untrusted bytes (they are pickles).
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class BfclSession:
         self._limits, self._on_close = limits, on_close
         self._world = fresh_world(task)
         self._tools = shown_tools(tuple(self._world.instances), task.tools)
+        self._held_back: dict[str, list[str]] = task.state_value().get("held_back", {})
         self._results: dict[str, ToolResult] = {}
         self._calls: list[PlayedCall] = []
         self._request = 0
@@ -39,8 +41,8 @@ class BfclSession:
 
     @property
     def tools(self) -> tuple[ToolSpec, ...]:
-        """The tools shown, the same all episode."""
-        return self._tools
+        """The tools shown now: those held back appear with the user turn that adds them."""
+        return self._tools if not self._held_back else self._visible()
 
     async def call(self, name: str, arguments: dict[str, Any], call_id: str) -> ToolResult:
         """Execute once; a repeated `call_id` answers the stored result. Raises on a closed session."""
@@ -92,6 +94,12 @@ class BfclSession:
             verifier=self.task.verifier,
             artefact_digest=canonical.digest([asdict(call) for call in self._calls]),
         )
+
+    def _visible(self) -> tuple[ToolSpec, ...]:
+        later = {
+            name for turn, names in self._held_back.items() if self._request < int(turn) for name in names
+        }
+        return tuple(spec for spec in self._tools if spec.name not in later)
 
     async def close(self) -> None:
         """Drop the world. Idempotent."""

@@ -62,7 +62,7 @@ def judge(task: Task, calls: Sequence[PlayedCall]) -> Outcome:
 def fresh_world(task: Task) -> World:
     """A world in the task's initial state."""
     state = task.state_value()
-    return World(state["classes"], state["config"])
+    return World(state["classes"], state["config"], long_context=state.get("long_context", False))
 
 
 def _again(world: World, call: PlayedCall) -> str:

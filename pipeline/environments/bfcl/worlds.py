@@ -41,9 +41,11 @@ class Answer(NamedTuple):
 class World:
     """The instances of one task's classes. Plain attributes, so that it pickles whole."""
 
-    def __init__(self, classes: Sequence[str], config: Mapping[str, Any]) -> None:
-        """`config` is taken over by the instances: pass a fresh copy."""
-        self.instances = {name: _instance(name, config.get(name, {})) for name in classes}
+    def __init__(
+        self, classes: Sequence[str], config: Mapping[str, Any], *, long_context: bool = False
+    ) -> None:
+        """`config` is taken over by the instances: pass a fresh copy. `long_context` fills the worlds up."""
+        self.instances = {name: _instance(name, config.get(name, {}), long_context) for name in classes}
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Answer:
         """Call a documented method. What it raises is its answer, as upstream does it."""
@@ -86,11 +88,11 @@ def read_gold(text: str, classes: Sequence[str]) -> tuple[str, dict[str, Any]]:
     return name, dict(list(bound.items())[1:])
 
 
-def _instance(name: str, config: dict[str, Any]) -> Any:
+def _instance(name: str, config: dict[str, Any], long_context: bool) -> Any:
     backend = importlib.import_module("bfcl_eval.constants.executable_backend_config")
     made = load_class(name)()
     if name not in backend.STATELESS_CLASSES:
-        made._load_scenario(config, long_context=False)
+        made._load_scenario(config, long_context=long_context)
     return made
 
 
