@@ -1,1 +1,93 @@
-"""Rewards: scores of a finished trajectory, the same for filters, evaluation and training."""
+"""Rewards by name, one line each; `build_reward` makes one from a recipe row.
+
+A user's own reward is named by its dotted path (`package.module:Class`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from pipeline.checks.options import check_options
+from pipeline.errors import ConfigError, TrajsmithError
+from pipeline.rewards.base import GoldCalls, RewardFunction
+
+__all__ = ["REWARDS", "build_reward", "takes_gold"]
+
+REWARDS = {
+    "verified": "pipeline.rewards.verified:Verified",
+    "code": "pipeline.rewards.code_tests:CodeTests",
+    "math": "pipeline.rewards.math_answer:MathAnswer",
+    "search": "pipeline.rewards.search:Search",
+    "sql": "pipeline.rewards.sql:Sql",
+    "data_analysis": "pipeline.rewards.data_analysis:DataAnalysis",
+    "call_match": "pipeline.rewards.call_match:CallMatch",
+    "call_graded": "pipeline.rewards.call_graded:CallGraded",
+    "call_f1": "pipeline.rewards.call_f1:CallF1",
+    "end_state": "pipeline.rewards.end_state:EndState",
+    "efficient": "pipeline.rewards.efficient:Efficient",
+    "tool_cost": "pipeline.rewards.tool_cost:ToolCost",
+    "three_dimensions": "pipeline.rewards.three_dimensions:ThreeDimensions",
+    "overlong": "pipeline.rewards.overlong:Overlong",
+    "weighted": "pipeline.rewards.weighted:Weighted",
+}
+"""Name to class; loaded only when asked for."""
+
+
+def build_reward(
+    row: Mapping[str, Any], *, gold: GoldCalls | None = None, state_dir: Path | None = None
+) -> RewardFunction:
+    """The reward of a recipe row such as `{"name": "tool_cost", "weight": 0.1}`.
+
+    `gold` goes to rewards that compare with gold calls, `state_dir` to those that learn while they run.
+    Raises ConfigError that names the unknown reward or option and what exists.
+    """
+    kind, options = _kind(row), {key: value for key, value in row.items() if key != "name"}
+    parameters = dict(inspect.signature(kind).parameters)
+    provided = {"gold": gold, "state_dir": state_dir}
+    given = {key: value for key, value in provided.items() if parameters.pop(key, None) is not None}
+    where = f"reward {row['name']}"
+    unknown = sorted(set(options) - set(parameters))
+    if unknown:
+        allowed = ", ".join(parameters) or "none"
+        raise ConfigError(f"{where} has no option {', '.join(map(repr, unknown))}; its options: {allowed}")
+    missing = [
+        key for key, value in parameters.items() if value.default is value.empty and key not in options
+    ]
+    if missing:
+        raise ConfigError(f"{where} needs the option {', '.join(map(repr, missing))}")
+    check_options(kind, options, where=where)
+    try:
+        built: RewardFunction = kind(**given, **options)
+    except TrajsmithError:
+        raise
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(f"{where} got an option it cannot use: {error}; given: {dict(row)}") from error
+    return built
+
+
+def takes_gold(row: Mapping[str, Any]) -> bool:
+    """Whether the reward of a row, or a part of it, uses the calls of gold solutions."""
+    nested = [part for part in row.get("parts", ()) if isinstance(part, Mapping)]
+    return bool(getattr(_kind(row), "takes_gold", False)) or any(
+        takes_gold(part["reward"]) for part in nested if isinstance(part.get("reward"), Mapping)
+    )
+
+
+def _kind(row: Mapping[str, Any]) -> Any:
+    name = row.get("name")
+    known = f"there are {', '.join(REWARDS)}; your own: package.module:Class"
+    path = REWARDS.get(str(name), str(name))
+    module_name, colon, attribute = path.partition(":")
+    if not (colon and module_name and attribute):
+        close = get_close_matches(str(name), REWARDS, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ConfigError(f"unknown reward {name!r}; {known}{hint}")
+    try:
+        return getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"reward {name!r} cannot be loaded: {error}; {known}") from error
