@@ -103,18 +103,33 @@ def _compact(shown: str, model: type[BaseModel]) -> dict[str, Any]:
         raise ConfigError(
             f"tool {shown} has a parameter that JSON Schema cannot describe: {error}"
         ) from error
-    definitions = schema.pop("$defs", {})
-    schema.pop(
-        "additionalProperties", None
-    )  # unknown names are refused anyway; the key costs tokens in each tool
-    clean = _clean(schema, definitions, ())
-    result = {"type": "object", "properties": clean.get("properties", {})}
-    if clean.get("required"):
-        result["required"] = clean["required"]
+    return compact(schema)
+
+
+def compact(schema: dict[str, Any]) -> dict[str, Any]:
+    """A parameters schema without what only costs tokens: titles, null defaults, references.
+
+    Unknown names at the top are refused by whoever runs the tool, so the key that says so is dropped, too. A
+    schema with references to other places than its own `$defs` is returned as it is.
+    """
+    definitions = schema.get("$defs", {})
+    if any(not name.startswith("#/$defs/") for name in _references(schema)):
+        return schema
+    top = {key: value for key, value in schema.items() if key not in ("$defs", "additionalProperties")}
+    clean = _clean(top, definitions, ())
+    result = {"type": "object", "properties": clean.get("properties", {}), **clean}
+    result.pop("description", None)
     recursive = _referenced(result, definitions)
-    if recursive:
-        result["$defs"] = recursive
-    return result
+    return result | ({"$defs": recursive} if recursive else {})
+
+
+def _references(node: Any) -> list[str]:
+    if isinstance(node, list):
+        return [name for item in node for name in _references(item)]
+    if not isinstance(node, dict):
+        return []
+    own = [node["$ref"]] if isinstance(node.get("$ref"), str) else []
+    return own + [name for item in node.values() for name in _references(item)]
 
 
 def _referenced(node: Any, definitions: dict[str, Any]) -> dict[str, Any]:
