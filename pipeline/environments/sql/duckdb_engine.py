@@ -1,11 +1,10 @@
 """DuckDB databases for sessions: a private copy, statement kinds, locked configuration, a deadline.
 
-Only SELECT and EXPLAIN of a SELECT run (on a writable copy INSERT, UPDATE and DELETE too), one at a time; external
-access is off and the configuration locked, so no file, network, extension or setting is reachable. DuckDB
-counts no steps that could be limited, so a statement is stopped by memory and after `max_seconds`; its cost is
-rows, not time: those scanned plus those handed from operator to operator.
-Not covered: `random()` and `now()` (they do not replay). Opening a writable copy takes 10 to 30 ms, which is
-DuckDB's own start.
+Only SELECT and EXPLAIN of a SELECT run (on a writable copy INSERT, UPDATE and DELETE too), one at a time;
+external access is off and the configuration locked, so no file, network, extension or setting is reachable.
+DuckDB counts no steps that could be limited, so a statement is stopped by memory and after `max_seconds`; its
+cost is rows, not time: those scanned plus those handed from operator to operator. Not covered: `random()` and
+`now()` (they do not replay). Opening a writable copy takes 10 to 30 ms, which is DuckDB's own start.
 """
 
 from __future__ import annotations
@@ -84,8 +83,8 @@ class DuckDatabase:
                 elif kind == "FOREIGN KEY":
                     notes[column] = notes.get(column, "") + f" -> {target}.{target_columns[index]}"
         found = self._connection.execute(
-            "SELECT column_name, data_type FROM duckdb_columns() WHERE table_name = ? AND schema_name = 'main' "
-            "ORDER BY column_index",
+            "SELECT column_name, data_type FROM duckdb_columns() "
+            "WHERE table_name = ? AND schema_name = 'main' ORDER BY column_index",
             [name],
         )
         return "\n".join(f"{column} {kind}{notes.get(column, '')}" for column, kind in found.fetchall())
@@ -141,6 +140,7 @@ class DuckDatabase:
         if _INFLATING.search(sql):
             raise ToolError("not allowed: repeat, lpad, rpad, printf and format")
         with self._translating():
+            sql.encode("utf-8")
             statements = duckdb.extract_statements(sql)
         if len(statements) != 1:
             raise ToolError(f"one statement at a time, got {len(statements)}")

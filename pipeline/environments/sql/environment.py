@@ -10,9 +10,9 @@
   ignore_columns: [orders.changed_at]
 ```
 
-Files are copied when the environment is made and never opened again. Every gold statement is executed then: one
-that fails, returns too much, or changes nothing is a ConfigError naming the line. Decided per task: gold that
-starts with INSERT, UPDATE, DELETE or REPLACE opens a writable copy, anything else a read-only one.
+Files are copied when the environment is made and never opened again. Every gold statement is executed then:
+one that fails, returns too much, or changes nothing is a ConfigError naming the line. Decided per task: gold
+that starts with INSERT, UPDATE, DELETE or REPLACE opens a writable copy, anything else a read-only one.
 Optional keys: split, template, tags, system, tools. Not covered: generated tasks (subclass SqlSession).
 """
 
@@ -46,7 +46,7 @@ from pipeline.environments.tools import ToolError
 from pipeline.errors import ConfigError
 
 _CHANGES = re.compile(r"\s*(insert|update|delete|replace|merge)\b", re.IGNORECASE)
-_ASKING = "Find the SQL query that answers the question. Look first, then submit the query. End with DONE."
+_ASKING = "Find the SQL query that answers the question. Look first, then submit the query."
 _CHANGING = "Change the database as asked, with SQL. Look first. End with DONE."
 _READ_TOOLS = ("list_tables", "describe", "query", "submit")
 _WRITE_TOOLS = ("list_tables", "describe", "query")
@@ -118,8 +118,9 @@ class FileSession(SqlSession):
 class SqlEnvironment(ToolEnvironment):
     """`databases`: a path or name to path; `tasks`: a .jsonl or .yaml file (see the module docstring).
 
-    `step_penalty` λ in [0, 1]: a right query's total is 1 − λ·min(1, max(0, cost/gold cost − 1)/9), so ten times
-    gold's cost loses all of λ; cost is engine steps (SQLite) or rows (DuckDB). The raw `success` stays beside it.
+    `step_penalty` p in [0, 1]: a right query's total is 1 - p * min(1, max(0, cost / gold cost - 1) / 9): ten
+    times gold's cost loses all of p; cost is engine steps (SQLite) or rows (DuckDB). The raw `success` stays
+    beside it.
     """
 
     name = "sql"
@@ -173,9 +174,11 @@ def _plan(task: Task) -> Plan:
     shown = task.tools or _READ_TOOLS
     if "list_tables" in shown:
         yield call("list_tables")
+    writable = task.state_value()["writable"]
     for statement in task.private_value()["gold_sql"]:
-        yield call("query" if task.state_value()["writable"] else "submit", sql=statement)
-    yield assistant("DONE")
+        yield call("query" if writable else "submit", sql=statement)
+    if writable:
+        yield assistant("DONE")
 
 
 def _limits(values: Mapping[str, Any]) -> SqlLimits:
@@ -274,4 +277,3 @@ def _prove_gold(row: SqlTaskRow, where: str, source: Source, limits: SqlLimits) 
         raise ConfigError(
             f"{where}: gold_sql returns more than {limits.max_rows} rows; raise statement_limits max_rows"
         )
-

@@ -1,9 +1,9 @@
 """When two result sets are equal, and how one is shown to an agent.
 
 Equal: the same rows as a multiset (a duplicate row counts), in the same order where the gold query orders at
-its top level. Columns count in their order; their names do not. Numbers are equal within 1e-6 relative or 1e-9
-absolute, whatever their type (3 = 3.0 = true); text, blobs and dates exactly; NULL equals NULL only.
-Not covered: ties under ORDER BY (a gold query that orders must break its ties, or it asks for one of several
+its top level. Columns count in their order; their names do not. Numbers are equal within 1e-6 relative or
+1e-9 absolute, whatever their type (3 = 3.0 = true); text, blobs and dates exactly; NULL equals NULL only. Not
+covered: ties under ORDER BY (a gold query that orders must break its ties, or it asks for one of several
 right orders).
 """
 
@@ -21,9 +21,7 @@ Row = tuple[Any, ...]
 
 _RELATIVE, _ABSOLUTE = 1e-6, 1e-9
 _MAX_CELL_LENGTH = 200
-_SKIPPED = re.compile(
-    r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`|\[[^\]]*\]|--[^\n]*|/\*.*?\*/", re.DOTALL
-)
+_SKIPPED = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`|\[[^\]]*\]|--[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)

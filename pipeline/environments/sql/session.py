@@ -1,9 +1,9 @@
 """A session over one copy of a database: the tools, what is submitted, and how the end is judged.
 
-`list_tables`, `describe` and `query` look; `submit` names the query whose result is the answer (it runs once, says
-nothing about being right, and cannot be taken back). A task that changes data is judged by the end state of
-every table instead. What a call cost the engine is in its metrics (`engine_cost`, SQLite). Not covered: which databases and
-tasks there are (`environment`, or a world that generates them).
+`list_tables`, `describe` and `query` look; `submit` names the query whose result is the answer (it runs once,
+says nothing about being right, and ends the episode). A task that changes data is judged by the end state of
+every table instead. What a call cost the engine is in its metrics (`engine_cost`, SQLite). Not covered: which
+databases and tasks there are (`environment`, or a world that generates them).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OpenDatabase = Callable[[], Database]
 
 
 class SqlSession(ToolSession):
-    """State: what the task says, and `submitted`: the SQL or None. Subclasses say which databases there are."""
+    """State: what the task says, and `submitted`: the SQL or None. Subclasses open the database."""
 
     def __init__(self, task: Task, **options: Any) -> None:
         super().__init__(task, **options)
@@ -39,6 +39,11 @@ class SqlSession(ToolSession):
     def limits(self) -> SqlLimits:
         """Limits of one statement."""
         return SqlLimits()
+
+    @property
+    def finished(self) -> bool:
+        """Handing in ends the episode."""
+        return self.state["submitted"] is not None
 
     @tool
     def list_tables(self) -> str:
@@ -59,7 +64,7 @@ class SqlSession(ToolSession):
     async def submit(self, sql: str) -> ToolResponse:
         """Hand in the final SQL query, once."""
         if self.state["submitted"] is not None:
-            raise ToolError("a query was submitted already; end your turn")
+            raise ToolError("a query was submitted already")
         result = await self.run(sql)
         self.state["submitted"] = sql
         return ToolResponse(text="submitted", metrics=_metrics(result))
@@ -130,7 +135,7 @@ def judge_change(
 ) -> Mapping[str, float]:
     """Compare the end state of every table with the one that gold's statements lead to.
 
-    `ignored`: "table.column" names left out. Components: `success` (0 or 1), `tables` (the share that is equal).
+    `ignored`: "table.column" names left out. Components: `success` (0 or 1), `tables` (the share equal).
     """
     expected_database = fresh()
     try:

@@ -1,11 +1,11 @@
 """SQLite databases for sessions: a private copy, an authorizer, a step limit.
 
 A statement may SELECT, call harmless functions and read the schema; a writable copy may also INSERT, UPDATE
-and DELETE. Refused: ATTACH, VACUUM, transactions, schema changes, every PRAGMA but those that describe tables,
-load_extension, random values (they would not replay) and functions that inflate memory. Steps of SQLite's
-virtual machine are counted and limited; they depend on the query, the data and SQLite's version, not on the
-machine. Not covered: `date('now')` (replays differ from day to day); a single function call that is slow
-within `max_cell_bytes`.
+and DELETE. Refused: ATTACH, VACUUM, transactions, schema changes, every PRAGMA but those that describe
+tables, load_extension, random values (they would not replay) and functions that inflate memory. Steps of
+SQLite's virtual machine are counted and limited; they depend on the query, the data and SQLite's version, not
+on the machine. Not covered: `date('now')` (replays differ from day to day); a single function call that is
+slow within `max_cell_bytes`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The rows of a generated database: seeded by its name, small, with NULLs, duplicates, ties and empty corners.
+"""The rows of a generated database: seeded by its name, small, with NULLs, duplicates and ties.
 
-A database is named `subject/key` ("shop/train7") and is the same wherever it is made. Not covered: what is asked
-about it (`templates`).
+A database is named `subject/key` ("shop/train7") and is the same wherever it is made. Not covered: what is
+asked about it (`templates`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,13 @@ def make_data(name: str) -> Data:
     places = rng.sample(_PLACES, _NUM_PLACES)
     people = rng.sample([f"{first} {last}" for first in _FIRST for last in _LAST], _NUM_WHO + _NUM_STAFF)
     who = [
-        (key, people[key - 1], rng.choice(places), _day(rng, 2200, 300), _maybe(rng, f"c-{rng.randint(100, 999)}"))
+        (
+            key,
+            people[key - 1],
+            rng.choice(places),
+            _day(rng, 2200, 300),
+            _maybe(rng, f"c-{rng.randint(100, 999)}"),
+        )
         for key in range(1, _NUM_WHO + 1)
     ]
     titles = rng.sample([f"{word} {thing}" for word in _WORDS for thing in domain.things], _NUM_WHAT)
@@ -98,7 +104,8 @@ def create_statements(domain: Domain) -> list[str]:
             "{contact} TEXT)",
             "CREATE TABLE {what} ({what_id} INTEGER PRIMARY KEY, {title} TEXT, {kind} TEXT, {price} INTEGER)",
             "CREATE TABLE {event} ({event_id} INTEGER PRIMARY KEY, "
-            "{event_who} INTEGER REFERENCES {who}({who_id}), {event_what} INTEGER REFERENCES {what}({what_id}), "
+            "{event_who} INTEGER REFERENCES {who}({who_id}), "
+            "{event_what} INTEGER REFERENCES {what}({what_id}), "
             "{day} TEXT, {amount} INTEGER, {score} INTEGER, {status} TEXT)",
             "CREATE TABLE {staff} ({staff_id} INTEGER PRIMARY KEY, {staff_name} TEXT, "
             "{boss} INTEGER REFERENCES {staff}({staff_id}), {pay} INTEGER)",

@@ -27,7 +27,7 @@ _TOLERANCE = 0.0051
 
 
 class SqlDeskSession(SqlSession):
-    """State: {"db": subject/key, "book": subject/key or "", "submitted": SQL or None, "answer": text or None}."""
+    """State: {"db": subject/key, "book": subject/key or "", "submitted": SQL, "answer": text}."""
 
     def __init__(self, task: Task, **options: Any) -> None:
         super().__init__(task, **options)
@@ -37,6 +37,11 @@ class SqlDeskSession(SqlSession):
     def limits(self) -> SqlLimits:
         """Limits of one statement."""
         return LIMITS
+
+    @property
+    def finished(self) -> bool:
+        """Handing in a query or a value ends the episode."""
+        return super().finished or self.state["answer"] is not None
 
     def open_database(self) -> Database:
         """The task's database, read-only."""
@@ -57,7 +62,7 @@ class SqlDeskSession(SqlSession):
     def answer(self, value: str) -> str:
         """Hand in the answer, once."""
         if self.state["answer"] is not None:
-            raise ToolError("an answer was given already; end your turn")
+            raise ToolError("an answer was given already")
         self.state["answer"] = value
         return "noted"
 
@@ -67,7 +72,9 @@ class SqlDeskSession(SqlSession):
         if private["answer"] is not None:
             given = self.state["answer"]
             return {"success": float(given is not None and same_value(given, private["answer"]))}
-        databases = [functools.partial(open_database, name) for name in (self.state["db"], *twins(self.state["db"]))]
+        databases = [
+            functools.partial(open_database, name) for name in (self.state["db"], *twins(self.state["db"]))
+        ]
         return judge_query(self.state["submitted"], private["gold_sql"], databases=databases)
 
 

@@ -1,8 +1,8 @@
 """The subjects of sql_desk: what their tables, columns and things are called.
 
-Every subject has four tables in the same roles (who, what, what happened, staff), each with names of its own, so
-that a template is written once and asked about all of them. `flights` is kept for the unseen split.
-Not covered: rows (`data`).
+Every subject has four tables in the same roles (who, what, what happened, staff), each with names of its own,
+so that a template is written once and asked about all of them. `flights` is kept for the unseen split. Not
+covered: rows (`data`).
 """
 
 from __future__ import annotations

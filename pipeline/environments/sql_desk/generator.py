@@ -1,9 +1,9 @@
-"""The tasks of sql_desk: one per round, template and subject; each round has a database of its own per subject.
+"""The tasks of sql_desk: one per round, template and subject; a round has its own database per subject.
 
-Gold is executed when a task is drawn; a draw whose result is empty, one zero, or too long to be shown is drawn
-again. A task belongs to the split that the digest of its question says, so no question of one split occurs in
-another, and databases are never shared across splits. `heldout_unseen` asks templates and a subject that occur
-nowhere else. Not covered: databases larger than a few kilobytes (bring your own: `sql`).
+Gold is executed when a task is drawn; a draw whose result is empty, one zero, or too long to be shown is
+drawn again. A task belongs to the split that the digest of its question says, so no question of one split
+occurs in another, and databases are never shared across splits. `heldout_unseen` asks templates and a subject
+that occur nowhere else. Not covered: databases larger than a few kilobytes (bring your own: `sql`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from data import canonical
-from data.messages import assistant, system, user
+from data.messages import system, user
 from data.tasks import Budget, Task
 from pipeline.environments.gold import Plan, PlannedGold, call, last_result
 from pipeline.environments.sql.results import ResultSet
@@ -33,9 +33,9 @@ _UNSEEN = "heldout_unseen"
 _SHARES = {"dev": 3, "heldout": 4}
 _NUM_SHARES = 20
 MAX_DRAWS = 400
-_SUBMIT = "SQLite. See tables, submit one query. End with DONE."
-_ANSWER = "SQLite. See tables, query, then answer with the value. End with DONE."
-_TERM = f"SQLite, today is {TODAY.isoformat()}. Look up the term, see tables, submit one query. End with DONE."
+_SUBMIT = "SQLite. See tables, then submit one query."
+_ANSWER = "SQLite. See tables, query, then answer with the value."
+_TERM = f"SQLite, today is {TODAY.isoformat()}. Look up the term, see tables, then submit one query."
 
 Kind = tuple[str, Template | TermTemplate]
 
@@ -153,4 +153,3 @@ def _plan(task: Task) -> Plan:
         yield call("submit", sql=private["gold_sql"])
     else:
         yield call("answer", value=last_result(turns).text.split("\n")[1])
-    yield assistant("DONE")

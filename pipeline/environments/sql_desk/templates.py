@@ -1,8 +1,8 @@
 """What sql_desk asks: question and gold query, written once for all subjects.
 
-Names of the subject and drawn values (`v_...`) are filled into both. A question says which columns come in which
-order, how ties are broken and what counts where a value is missing, so that one result is right on every
-database of the subject. Not covered: business terms (`terms`).
+Names of the subject and drawn values (`v_...`) are filled into both. A question says which columns come in
+which order, how ties are broken and what counts where a value is missing, so that one result is right on
+every database of the subject. Not covered: business terms (`terms`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pipeline.environments.sql_desk.data import TODAY, Data
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """`values`: names of VALUES to draw. `answer`: one value comes out, hard to guess, so it can be answered."""
+    """`values`: names of VALUES to draw. `answer`: one value that is hard to guess comes out."""
 
     name: str
     questions: tuple[str, ...]
@@ -80,8 +80,9 @@ TEMPLATES = (
     ),
     Template(
         "null_contact",
-        ("{who_name} of {whos} in {v_place} or with {since} before {v_since}, only those without {contact}?",),
-        "SELECT {who_name} FROM {who} WHERE {contact} IS NULL AND ({place} = '{v_place}' OR {since} < '{v_since}')",
+        ("{who_name} of {whos} without {contact} who are in {v_place} or have {since} before {v_since}?",),
+        "SELECT {who_name} FROM {who} WHERE {contact} IS NULL "
+        "AND ({place} = '{v_place}' OR {since} < '{v_since}')",
         ("v_place", "v_since"), ("null",),
     ),
     Template(
@@ -105,7 +106,7 @@ TEMPLATES = (
     ),
     Template(
         "join_titles",
-        ("Which different {title} stand in {events} of {v_who}?", "All different {title} in {v_who}'s {events}?"),
+        ("Every different {title} in the {events} of {v_who}?", "Each {title} of {v_who}'s {events}, once."),
         "SELECT DISTINCT t.{title} FROM " + _JOINED + " WHERE w.{who_name} = '{v_who}'",
         ("v_who",), ("join", "duplicates"),
     ),
@@ -133,8 +134,8 @@ TEMPLATES = (
     Template(
         "group_month",
         ("Month (YYYY-MM) and number of {events} from {v_from} to {v_to}, oldest month first?",),
-        "SELECT substr({day}, 1, 7) AS month, count(*) FROM {event} WHERE {day} BETWEEN '{v_from}' AND '{v_to}' "
-        "GROUP BY month ORDER BY month",
+        "SELECT substr({day}, 1, 7) AS month, count(*) FROM {event} "
+        "WHERE {day} BETWEEN '{v_from}' AND '{v_to}' GROUP BY month ORDER BY month",
         ("v_from", "v_to"), ("group", "dates", "order"),
     ),
     Template(
@@ -157,12 +158,13 @@ TEMPLATES = (
         "top_all_ties",
         ("{title} of {whats} with the most {events} since {v_from}, all of them where several tie?",),
         "WITH c AS (SELECT t.{title} AS name, count(*) AS n FROM " + _JOINED
-        + " WHERE e.{day} >= '{v_from}' GROUP BY t.{what_id}) SELECT name FROM c WHERE n = (SELECT max(n) FROM c)",
+        + " WHERE e.{day} >= '{v_from}' GROUP BY t.{what_id}) "
+        "SELECT name FROM c WHERE n = (SELECT max(n) FROM c)",
         ("v_from",), ("top", "ties"),
     ),
     Template(
         "best_who",
-        ("Which {a_who} has the highest total of {amount} times {price} since {v_from}? Ties: first {who_name}.",
+        ("Which {a_who} has the highest sum of {amount} times {price} since {v_from}? Ties: first name.",
          "{who_name} with the largest sum of {price} times {amount} from {v_from} on (ties: first by name)?"),
         "SELECT w.{who_name} FROM " + _JOINED + " WHERE e.{day} >= '{v_from}' GROUP BY w.{who_id} "
         "ORDER BY sum(e.{amount} * t.{price}) DESC, w.{who_name} LIMIT 1",
@@ -184,17 +186,17 @@ TEMPLATES = (
     ),
     Template(
         "reports",
-        ("{staff_name} of {staffs} whose boss is {v_staff}?", "Who has {v_staff} as boss? Give {staff_name}."),
+        ("{staff_name} of {staffs} whose boss is {v_staff}?", "Who has {v_staff} as boss? ({staff_name})"),
         "SELECT s.{staff_name} FROM {staff} s JOIN {staff} b ON b.{staff_id} = s.{boss} "
         "WHERE b.{staff_name} = '{v_staff}'",
         ("v_staff",), ("self_join",),
     ),
     Template(
         "latest",
-        ("For each {a_who} in {v_place} with {events} before {v_to}: {who_name} and the {day} of the last of these?",),
+        ("{who_name} and last {day} of {events} before {v_to}, for each {a_who} in {v_place} with any?",),
         "SELECT w.{who_name}, max(e.{day}) FROM " + _JOINED
         + " WHERE w.{place} = '{v_place}' AND e.{day} < '{v_to}' GROUP BY w.{who_id}",
-        ("v_place", "v_to"), ("group", "window"),
+        ("v_place", "v_to"), ("group", "dates"),
     ),
     Template(
         "rank_in_kind",
@@ -213,7 +215,8 @@ TEMPLATES = (
     Template(
         "share",
         ("Percent of {events} since {v_from} with {status} {v_status}, of all since then, to 1 decimal?",),
-        "SELECT round(100.0 * sum({status} IS '{v_status}') / count(*), 1) FROM {event} WHERE {day} >= '{v_from}'",
+        "SELECT round(100.0 * sum({status} IS '{v_status}') / count(*), 1) FROM {event} "
+        "WHERE {day} >= '{v_from}'",
         ("v_status", "v_from"), ("aggregate", "null"), True,
     ),
     Template(
@@ -225,7 +228,7 @@ TEMPLATES = (
     ),
     Template(
         "both_kinds",
-        ("{who_name} of {whos} with {events} since {v_from} of {kind} {v_kind} and of at least one other {kind}?",),
+        ("{who_name} of {whos} with {events} since {v_from} of {kind} {v_kind} and of another {kind}, too?",),
         "SELECT w.{who_name} FROM " + _JOINED + " WHERE e.{day} >= '{v_from}' GROUP BY w.{who_id} "
         "HAVING sum(t.{kind} = '{v_kind}') > 0 AND count(DISTINCT t.{kind}) > 1",
         ("v_kind", "v_from"), ("having", "join"), unseen=True,
@@ -233,8 +236,9 @@ TEMPLATES = (
     Template(
         "second_price",
         ("{title} of {whats} with the second highest different {price} below {v_high}, ties all?",),
-        "SELECT {title} FROM {what} WHERE {price} = (SELECT max({price}) FROM {what} WHERE {price} < {v_high} AND "
-        "{price} < (SELECT max({price}) FROM {what} WHERE {price} < {v_high}))",
+        "SELECT {title} FROM {what} WHERE {price} = "
+        "(SELECT DISTINCT {price} FROM {what} WHERE {price} < {v_high} "
+        "ORDER BY {price} DESC LIMIT 1 OFFSET 1)",
         ("v_high",), ("subquery", "ties"), unseen=True,
     ),
 )  # fmt: skip

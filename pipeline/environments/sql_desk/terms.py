@@ -1,4 +1,4 @@
-"""Business terms: labels that mean nothing by themselves, defined in a handbook that the agent must look into.
+"""Business terms: labels that mean nothing by themselves, defined in a handbook the agent must look into.
 
 Which label has which meaning, and with which numbers, is drawn for every handbook anew, so a question about
 "amber customers" can only be answered after `lookup`. Each handbook also defines labels that are not asked
@@ -32,7 +32,9 @@ _VALID = "({status} IS NULL OR {status} <> '{void}')"
 _MEANINGS = (
     Meaning(
         "has a {event} with {day} in the last {n} days (today minus {n} days counts) that is not {void}",
-        "{who_id} IN (SELECT {event_who} FROM {event} WHERE {day} >= date('{today}', '-{n} days') AND " + _VALID + ")",
+        "{who_id} IN (SELECT {event_who} FROM {event} WHERE {day} >= date('{today}', '-{n} days') AND "
+        + _VALID
+        + ")",
         (30, 45, 60, 75, 90, 120),
     ),
     Meaning(
@@ -121,9 +123,7 @@ def make_handbook(name: str) -> Handbook:
 def find_documents(book: Handbook, term: str) -> list[str]:
     """The documents whose titles share the most words with the term, at most MAX_DOCUMENTS."""
     words = {_stem(word) for word in term.lower().split()}
-    scored = [
-        (len(words & {_stem(word) for word in title.split()}), title) for title in book.documents
-    ]
+    scored = [(len(words & {_stem(word) for word in title.split()}), title) for title in book.documents]
     found = sorted((item for item in scored if item[0]), key=lambda item: -item[0])
     return [book.documents[title] for _, title in found[:MAX_DOCUMENTS]]
 

@@ -1,0 +1,121 @@
+"""The tasks of the files world: seeded, disjoint across splits by the digest of the request.
+
+`heldout_unseen` has the unseen templates only and shows every tool under another name. Every task shows the
+tools it needs and up to two others. Not covered: one tree shared by several tasks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from data import canonical
+from data.messages import assistant, system, user
+from data.tasks import Budget, Task
+from pipeline.environments.files.templates import TEMPLATES, Template
+from pipeline.environments.files.tree import Tree
+from pipeline.environments.files.world import RENAMED, FilesSession
+from pipeline.environments.gold import Plan, PlannedGold, call
+from pipeline.environments.toolkit import ToolEnvironment, all_tools
+from pipeline.errors import ConfigError
+
+NUM_TASKS = {"train": 12_000, "dev": 600, "heldout": 1_200, "heldout_unseen": 600}
+MAX_DISTRACTORS = 2
+MAX_DRAWS = 400
+_UNSEEN = "heldout_unseen"
+_SHARES = {"dev": 3, "heldout": 4}
+_NUM_SHARES = 20
+
+
+class Files(ToolEnvironment):
+    """`templates`: only these (names of TEMPLATES); by default all. A choice changes no task."""
+
+    name = "files"
+    splits = tuple(NUM_TASKS)
+    session = FilesSession
+
+    def __init__(self, *, templates: Sequence[str] | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        unknown = [name for name in templates or () if name not in TEMPLATES]
+        if unknown:
+            raise ConfigError(f"files has no templates {unknown}; it has {', '.join(TEMPLATES)}")
+        self.templates = tuple(templates or TEMPLATES)
+
+    def tasks(self, split: str) -> Iterator[Task]:
+        """`NUM_TASKS[split]` tasks, the templates taking turns."""
+        self.check_split(split)
+        chosen = [TEMPLATES[name] for name in self.templates if TEMPLATES[name].unseen == (split == _UNSEEN)]
+        for index in range(NUM_TASKS[split] if chosen else 0):
+            yield draw_task(chosen[index % len(chosen)], split, index // len(chosen))
+
+    def gold(self, task: Task) -> PlannedGold:
+        """The listed calls, then the answer or DONE."""
+        return PlannedGold(_plan(task, self.rename(task)))
+
+    def rename(self, task: Task) -> Mapping[str, str]:
+        """The other names in `heldout_unseen`."""
+        return RENAMED if task.split == _UNSEEN else {}
+
+
+def load(**options: Any) -> Files:
+    """The files environment; options are those of Files."""
+    return Files(**options)
+
+
+def draw_task(template: Template, split: str, index: int) -> Task:
+    """The `index`-th task of a template in a split."""
+    for attempt in range(MAX_DRAWS):
+        tree = Tree(random.Random(f"files/{split}/{template.name}/{index}/{attempt}"))
+        request = template.draw(tree)
+        if split in (_UNSEEN, _split_of(request)):
+            tree.add_noise()
+            return _task(template, split, tree, request)
+    raise ConfigError(f"template {template.name} has too few requests: no draw of {MAX_DRAWS} is in {split}")
+
+
+def _split_of(request: str) -> str:
+    share = int.from_bytes(hashlib.sha256(request.encode()).digest()[:4], "big") % _NUM_SHARES
+    for name, count in _SHARES.items():
+        if share < count:
+            return name
+        share -= count
+    return "train"
+
+
+def _task(template: Template, split: str, tree: Tree, request: str) -> Task:
+    others = [name for name in all_tools(FilesSession) if name not in template.tools]
+    shown = [
+        *template.tools,
+        *tree.rng.sample(others, tree.rng.randint(0, min(MAX_DISTRACTORS, len(others)))),
+    ]
+    tree.rng.shuffle(shown)
+    rename = RENAMED if split == _UNSEEN else {}
+    files = dict(tree.rng.sample(sorted(tree.files.items()), len(tree.files)))
+    private = {
+        "files": tree.expected,
+        "answer": tree.answer,
+        # One text each, because the paths in them may well stand in the request.
+        "must_read": canonical.dumps(tree.must_read),
+        "steps": canonical.dumps(tree.steps),
+    }
+    return Task(
+        environment="files",
+        split=split,
+        template=template.name,
+        tags=template.tags,
+        prompt=(system(template.system), user(request)),
+        tools=tuple(rename.get(name, name) for name in shown),
+        state=canonical.dumps({"files": files, "read": []}),
+        private=canonical.dumps(private),
+        verifier="files/end_state/1",
+        budget=Budget(max_turns=len(tree.steps) + 4, max_tokens=512 + 96 * len(tree.steps)),
+    )
+
+
+def _plan(task: Task, rename: Mapping[str, str]) -> Plan:
+    private = task.private_value()
+    for name, arguments in canonical.loads(private["steps"]):
+        yield call(rename.get(name, name), **arguments)
+    yield assistant(private["answer"] or "DONE")
