@@ -16,7 +16,9 @@ ENVIRONMENTS = {
     "counter": "pipeline.environments.counter:load",
     "travel_desk": "pipeline.environments.travel_desk:load",
     "sql_desk": "pipeline.environments.sql_desk:load",
+    "files": "pipeline.environments.files:load",
     "search_desk": "pipeline.environments.search_desk:load",
+    "code_repair": "pipeline.environments.code_repair:load",
     "bfcl_multi_turn": "pipeline.environments.bfcl:load",
     "bfcl_single_turn": "pipeline.environments.bfcl.single:load",
 }

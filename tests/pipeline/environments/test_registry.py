@@ -26,7 +26,7 @@ def test_options_and_dotted_paths() -> None:
         (
             "mars",
             {},
-            "there is no environment 'mars'; known environments: counter, travel_desk, bfcl_multi_turn;",
+            "there is no environment 'mars'; known environments: counter, travel_desk, ",
         ),
         ("nowhere.at_all:make", {}, "there is no module 'nowhere'"),
         ("pipeline.environments.counter:make", {}, "counter.py) has no 'make'"),
