@@ -135,7 +135,7 @@ class SamplingAuthor:
         completions = await self.engine.generate(
             list(builder.token_ids), request, n=1, affinity=self.affinity
         )
-        completion = _trusted(completions, limit=request.max_tokens)
+        completion = trusted(completions, limit=request.max_tokens)[0]
         builder.generated(completion, turn=len(turns))
         self.tokens_left -= len(completion.token_ids)
         self._sampled = completion.token_ids
@@ -210,15 +210,19 @@ def drop_results(turns: Sequence[Turn], count: int) -> Sequence[Turn]:
     return shown
 
 
-def _trusted(completions: Sequence[Completion], *, limit: int) -> Completion:
-    if len(completions) != 1:
-        raise EngineProtocolError(f"asked the engine for 1 completion, got {len(completions)}")
-    completion = completions[0]
-    tokens, logprobs = len(completion.token_ids), len(completion.logprobs)
-    if not 1 <= tokens <= limit:
-        raise EngineProtocolError(f"the engine returned {tokens} tokens, 1 to {limit} were allowed")
-    if tokens != logprobs:
-        raise EngineProtocolError(f"the engine returned {logprobs} log-probs for {tokens} tokens")
-    if not math.isfinite(sum(completion.logprobs)):
-        raise EngineProtocolError("the engine returned a log-prob that is not finite")
-    return completion
+def trusted(completions: Sequence[Completion], *, limit: int, count: int = 1) -> list[Completion]:
+    """`completions` as asked for: `count` of 1 to `limit` tokens, each token with a finite log-prob.
+
+    Raises EngineProtocolError.
+    """
+    if len(completions) != count:
+        raise EngineProtocolError(f"asked the engine for {count} completion(s), got {len(completions)}")
+    for completion in completions:
+        tokens, logprobs = len(completion.token_ids), len(completion.logprobs)
+        if not 1 <= tokens <= limit:
+            raise EngineProtocolError(f"the engine returned {tokens} tokens, 1 to {limit} were allowed")
+        if tokens != logprobs:
+            raise EngineProtocolError(f"the engine returned {logprobs} log-probs for {tokens} tokens")
+        if not math.isfinite(sum(completion.logprobs)):
+            raise EngineProtocolError("the engine returned a log-prob that is not finite")
+    return list(completions)
