@@ -9,7 +9,7 @@ Two rules, applied to every published trajectory:
    an error or label, is a leak; so is one of 24 or more in a tool result before the agent wrote it.
 
 Not covered: numbers and short strings (they occur by chance), a private value in another wording or
-encoding, and token ids (the prompt they spell is in the turns).
+encoding (what a picture shows), and token ids (the prompt they spell is in the turns).
 """
 
 from __future__ import annotations
@@ -54,6 +54,15 @@ def check_trajectory(trajectory: Trajectory, task: Task) -> None:
         if secret in frame:
             raise _leak(trajectory, "its error, labels or tags", secret)
         _check_turns(trajectory, turns, secret)
+
+
+def check_medium(trajectory: Trajectory, task: Task, sha256: str, data: bytes) -> None:
+    """Raise LeakError where a medium's bytes hold the whole private part or a long secret as plain text."""
+    whole = [task.private] if len(task.private) >= MIN_WHOLE else []
+    tools = "\n".join(t.name + t.description + t.parameters for s in trajectory.segments for t in s.tools)
+    for secret in (*whole, *(s for s in private_strings(task, tools) if len(s) >= MIN_RESULT)):
+        if secret.encode("utf-8", errors="surrogatepass") in data:
+            raise _leak(trajectory, f"medium {sha256[:12]}", secret)
 
 
 def check_text(text: str, place: str, tasks: dict[str, Task]) -> None:

@@ -24,6 +24,8 @@ from data import formats, leaks, schema
 from data.card import Funnel, Lineage, make_card
 from data.errors import ConfigError, StoreError
 from data.files import disk_errors, replace_directory
+from data.media import FOLDER as MEDIA
+from data.media import MediaStore
 from data.recipe import FILE as RECIPE_FILE
 from data.schema import Kind, Row
 from data.store import Store
@@ -116,7 +118,9 @@ def _build(
 ) -> Publication:
     lineage = Lineage()
     with disk_errors(folder, safe="the run is untouched"):
-        counts = _write_views(folder, _checked(store.read_curated(), tasks, lineage))
+        media = _MediaCopy(MediaStore(store.root / MEDIA), folder / MEDIA)
+        counts = _write_views(folder, _checked(store.read_curated(), tasks, lineage, media))
+        counts |= {MEDIA: media.count} if media.count else {}
         failures = len(store.ids(Kind.FAILURES))
         card = make_card(
             **labels,
@@ -133,7 +137,9 @@ def _build(
     return Publication(target=to, counts=counts, files=files, card=card)
 
 
-def _checked(rows: Iterable[Trajectory], tasks: dict[str, Task], lineage: Lineage) -> Iterator[Trajectory]:
+def _checked(
+    rows: Iterable[Trajectory], tasks: dict[str, Task], lineage: Lineage, media: _MediaCopy
+) -> Iterator[Trajectory]:
     for trajectory in rows:
         task = tasks.get(trajectory.task_id)
         if task is None:
@@ -142,6 +148,7 @@ def _checked(rows: Iterable[Trajectory], tasks: dict[str, Task], lineage: Lineag
                 "nothing can prove that its private part stays private; pass the tasks it was made from"
             )
         leaks.check_trajectory(trajectory, task)
+        media.add(trajectory, task)
         lineage.add(trajectory)
         yield trajectory
 
@@ -163,6 +170,31 @@ def _write_views(folder: Path, rows: Iterable[Trajectory]) -> dict[str, int]:
                 for writer in writers.values():
                     writer.drain()
     return {name: writer.count for name, writer in writers.items()}
+
+
+class _MediaCopy:
+    """The media that published rows name, checked for leaks and copied once each."""
+
+    def __init__(self, source: MediaStore, folder: Path) -> None:
+        self.count = 0
+        self._source, self._folder = source, folder
+        self._checked: set[tuple[str, str]] = set()
+
+    def add(self, trajectory: Trajectory, task: Task) -> None:
+        """Check and copy the media of a row. Raises LeakError, ConfigError for a medium that is not here."""
+        for sha256 in {part.media_sha256 for turn in trajectory.turns for part in turn.content} - {""}:
+            if (sha256, task.task_id) in self._checked:
+                continue
+            self._checked.add((sha256, task.task_id))
+            data = self._source.read(sha256)
+            leaks.check_medium(trajectory, task, sha256, data)
+            path = self._source.find(sha256)
+            assert path is not None, "it was just read"
+            target = self._folder / path.name
+            if not target.exists():
+                self._folder.mkdir(exist_ok=True)
+                target.write_bytes(data)
+                self.count += 1
 
 
 class _ViewWriter:
@@ -212,7 +244,7 @@ def _push(client: HubClient, name: str, folder: Path, publication: Publication, 
             folder_path=folder,
             repo_type="dataset",
             commit_message=f"Publish {publication.counts['records']} trajectories",
-            delete_patterns=["*.parquet"],
+            delete_patterns=["*.parquet", f"{MEDIA}/*"],
         )
         listed = set(client.list_repo_files(name, repo_type="dataset"))
     except OSError as error:
@@ -243,7 +275,7 @@ def _check_target(to: str) -> Path | str:
         return _check_repo_name(to.removeprefix(HUB))
     target = Path(to)
     entries = {path.name for path in target.iterdir()} if target.is_dir() else set()
-    if target.exists() and (not target.is_dir() or entries - {"README.md", *_VIEWS}):
+    if target.exists() and (not target.is_dir() or entries - {"README.md", MEDIA, *_VIEWS}):
         raise ConfigError(
             f"{target} holds something that is no earlier publication; name a new or empty folder"
         )

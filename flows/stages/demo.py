@@ -47,7 +47,7 @@ async def _learn(
     store: Store, recipe: Recipe, base: Path, *, policy: LivePolicy, say: Say, show: Callable[[str], None]
 ) -> list[Evaluation]:
     """All stages over the open policy."""
-    environment = runs_.environment_of(recipe)
+    environment = runs_.environment_of(recipe, root=store.root)
     evaluations = await _evaluate(store, recipe, "base", environment, policy, say)
     show(table(evaluations))
 

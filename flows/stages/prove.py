@@ -196,7 +196,12 @@ async def run_prove(seed: int, *, runs: Path, results: Path, say: Say) -> Path:
             seeded = seeded_recipe(recipe, seed)
             with runs_.open_run(seeded, runs) as store:
                 world = World(
-                    seeded, store, runs_.environment_of(seeded), policy, base, partial(_say, say, name)
+                    seeded,
+                    store,
+                    runs_.environment_of(seeded, root=store.root),
+                    policy,
+                    base,
+                    partial(_say, say, name),
                 )
                 await (_travel_desk(world) if name == "travel_desk" else _counter(world))
             row["worlds"][name] = {arm: _arm_row(found) for arm, found in world.arms.items()}

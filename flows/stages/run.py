@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from data.manifests import stage_key
+from data.media import FOLDER, MediaStore
 from data.store import Store
 from flows.stages.recipe import GROWING, VOLATILE, Recipe
 from pipeline.environments.base import Environment
@@ -29,9 +30,11 @@ def open_run(recipe: Recipe, runs: Path) -> Store:
     return Store.create_or_open(runs / recipe.name, resolved, volatile=VOLATILE, growing=GROWING)
 
 
-def environment_of(recipe: Recipe) -> Environment:
-    """The recipe's environment, with its faults where it names any."""
+def environment_of(recipe: Recipe, *, root: Path | None = None) -> Environment:
+    """The recipe's environment, with its faults where it names any; media go to the run directory `root`."""
     environment = load_environment(recipe.environment.name, **recipe.environment.options)
+    if root is not None and hasattr(environment, "media"):
+        environment.media = MediaStore(root / FOLDER)
     faults = recipe.environment.faults
     return with_faults(environment, faults, seed=recipe.seed) if faults else environment
 

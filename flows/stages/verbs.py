@@ -82,7 +82,7 @@ async def open_work(
     recipe: Recipe, *, runs: Path, url: str = "", model: str = "", say: Say
 ) -> AsyncIterator[Work]:
     """The run, open for writing, and the policy that `model` names (see `chosen_model`)."""
-    environment = runs_.environment_of(recipe)
+    environment = runs_.environment_of(recipe, root=runs / recipe.name)
     with runs_.open_run(recipe, runs) as store:
         model_dir = chosen_model(store.root, policy_model(recipe.policy), model)
         async with open_policy(
@@ -207,7 +207,7 @@ def train_sft(recipe: Recipe, *, runs: Path, dry_run: bool, say: Say) -> str:
 
 async def train_grpo(recipe: Recipe, *, runs: Path, url: str, dry_run: bool, say: Say) -> str:
     """GRPO from the run's supervised model (the base where there is none); one line about the result."""
-    environment = runs_.environment_of(recipe)
+    environment = runs_.environment_of(recipe, root=runs / recipe.name)
     with runs_.open_run(recipe, runs) as store:
         runs_.refuse_other_version(store, environment)
         base = policy_model(recipe.policy)
@@ -285,6 +285,7 @@ async def evaluation_stage(
         policy=policy,
         section=section,
         seed=recipe.seed,
+        reward=recipe.grpo.reward,
         say=lambda line: say(f"eval {name}: {line}"),
     )
     save_evaluation(root, found)

@@ -2,8 +2,8 @@
 
 Gold scores 1; agents that must not score do not; tasks are deterministic and distinct; nothing private shows;
 parallel sessions do not touch each other; a restored snapshot answers as before. Driven directly over
-Session, without an engine. Not covered: whether the tasks are worth learning; live tools are named, not
-replayed.
+Session, without an engine. Live tools are recorded as they are asked, then replayed. Not covered: whether the
+tasks are worth learning.
 """
 
 from __future__ import annotations
@@ -12,14 +12,18 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from data import canonical
+from data.media import MediaStore
 from data.messages import Role, ToolCall, ToolStatus, Turn
 from data.tasks import Task
 from data.trajectories import Trajectory
 from pipeline.environments.agents import EchoAgent, ListedAgent, made_up_call, null_agent, prober, spammer
 from pipeline.environments.base import Environment, GoldScript, Session
+from pipeline.environments.cassette import with_cassette
 from pipeline.environments.play import play
 
 MARKER = "trajsmith-marker"
@@ -67,7 +71,16 @@ async def check_environment(
 
     A check that raises counts as failed, with the error as its detail; nothing is raised.
     """
-    sample = Sample(environment, num_tasks, num_ids, seed)
+    with TemporaryDirectory(prefix="trajsmith-check-") as folder:
+        # Live tools answer once and are replayed, so that what differs is the environment's own doing.
+        world = with_cassette(environment, Path(folder) / "cassette.jsonl", per_task=False)
+        kept, world.media = world.media, MediaStore(Path(folder) / "media")
+        results = await _run_checks(Sample(world, num_tasks, num_ids, seed))
+        world.media = kept
+    return results
+
+
+async def _run_checks(sample: Sample) -> list[CheckResult]:
     results = []
     for name, check in CHECKS.items():
         try:

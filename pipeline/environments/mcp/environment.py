@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +65,14 @@ class McpEnvironment:
             raise ConfigError(
                 f"pool_size {pool_size} must be at least 1, idle_seconds {idle_seconds} at least 0"
             )
-        self._pool_options = {
-            "size": pool_size,
-            "idle_seconds": idle_seconds,
-            "reset_tool": reset_tool,
-            "timeout_seconds": self.limits.timeout_seconds,
-        }
+        self._make_pool = partial(
+            Pool,
+            self.server,
+            size=pool_size,
+            idle_seconds=idle_seconds,
+            reset_tool=reset_tool,
+            timeout_seconds=self.limits.timeout_seconds,
+        )
         self._pools: dict[asyncio.AbstractEventLoop, Pool] = {}
         said = _ask_for_tools(self.server, start_seconds)
         for option, names in (
@@ -128,7 +131,9 @@ class McpEnvironment:
         """The running event loop's pool; the connections of a loop that ended are gone with it."""
         loop = asyncio.get_running_loop()
         self._pools = {key: pool for key, pool in self._pools.items() if not key.is_closed()}
-        return self._pools.setdefault(loop, Pool(self.server, **self._pool_options))
+        if loop not in self._pools:
+            self._pools[loop] = self._make_pool()
+        return self._pools[loop]
 
     def _shown(self, task: Task) -> dict[str, ToolSpec]:
         if task.tools is None:
