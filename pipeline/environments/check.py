@@ -56,6 +56,11 @@ class Sample:
     floor: set[str] = field(default_factory=set)
     """Tasks of a foreign world that doing nothing solves: no cheat of the agent's, a fact of the world."""
 
+    def gold_script(self, task: Task) -> list[Turn]:
+        """The turns gold said on the task, without those its prompt holds."""
+        turns = self.gold[task.task_id].turns[len(task.prompt) :]
+        return [turn for turn in turns if turn.role is Role.ASSISTANT]
+
     def gold_calls(self, task: Task) -> list[ToolCall]:
         """The calls gold made on the task, in order."""
         return [call for turn in self.gold[task.task_id].turns for call in turn.tool_calls]
@@ -182,11 +187,11 @@ async def _hard_coder(sample: Sample) -> list[str]:
     """Another task's gold turns, of the same template where there are two; equal scripts prove nothing."""
 
     def memorised(task: Task) -> GoldScript | None:
-        own = _script(sample.gold[task.task_id])
+        own = sample.gold_script(task)
         others = sorted(sample.tasks, key=lambda other: other.template != task.template)
         for other in others:
-            if _skeleton(_script(sample.gold[other.task_id])) != _skeleton(own):
-                return ListedAgent(_script(sample.gold[other.task_id]))
+            if _skeleton(sample.gold_script(other)) != _skeleton(own):
+                return ListedAgent(sample.gold_script(other))
         return None
 
     return await _no_score(sample, memorised)
@@ -321,10 +326,6 @@ async def _answers(session: Session, calls: Sequence[ToolCall], *, prefix: str =
 
 def _observed(played: Trajectory) -> list[Any]:
     return [[turn.result.status, turn.result.text] for turn in played.turns if turn.result is not None]
-
-
-def _script(played: Trajectory) -> list[Turn]:
-    return [turn for turn in played.turns if turn.role is Role.ASSISTANT]
 
 
 def _skeleton(script: Sequence[Turn]) -> list[Any]:

@@ -21,6 +21,7 @@ ENVIRONMENTS = {
     "code_repair": "pipeline.environments.code_repair:load",
     "bfcl_multi_turn": "pipeline.environments.bfcl:load",
     "bfcl_single_turn": "pipeline.environments.bfcl.single:load",
+    "tau2": "pipeline.environments.tau2:load",
 }
 """Name to factory; loaded only when asked for."""
 
