@@ -1,0 +1,178 @@
+"""An OpenAPI document and a task file as an Environment over a live server.
+
+Decides which options there are and how they fit together. The version is a digest of the document and of
+every option that changes what an agent sees; URLs, credentials and patience are not part of it. Not covered:
+tools that only have a document (`pipeline.environments.simulated`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from data import canonical
+from data.tasks import Task
+from pipeline.environments.gold import PlannedGold
+from pipeline.environments.openapi.client import ClientPolicy, Credential, checked_base_url, credential
+from pipeline.environments.openapi.document import load_document
+from pipeline.environments.openapi.operations import Operation, read_operations, security_schemes
+from pipeline.environments.openapi.session import LiveApi, OpenApiSession, get_problem
+from pipeline.environments.task_file import TaskRules, file_gold, read_tasks, splits_of
+from pipeline.environments.toolkit import source_digest
+from pipeline.environments.tools import ToolLimits
+from pipeline.errors import ConfigError
+
+VERIFIER = "openapi/task_file/1"
+_PLAIN_SCHEMES: dict[str, dict[str, Any]] = {
+    "bearer": {"type": "http", "scheme": "bearer"},
+    "basic": {"type": "http", "scheme": "basic"},
+}
+
+
+class OpenApiEnvironment:
+    """See `pipeline.environments.base.Environment`."""
+
+    def __init__(
+        self,
+        *,
+        document: str | Path,
+        tasks: str | Path,
+        name: str = "openapi",
+        url: str = "",
+        start: Sequence[str] = (),
+        reset: str | Mapping[str, Any] = "",
+        session_header: str = "",
+        auth: Mapping[str, str] | None = None,
+        operations: Sequence[str] = (),
+        keep: Mapping[str, Sequence[str]] | None = None,
+        refs: Mapping[str, str] | None = None,
+        deterministic: bool = False,
+        limits: ToolLimits | Mapping[str, Any] | None = None,
+        policy: ClientPolicy | Mapping[str, Any] | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        """`url`: the one server that may be called; with `start`, only a path such as /v1.
+
+        `start`: command of a server per session, with {port} and perhaps {seed}. `reset`: the operation (or
+        {name, arguments}) that makes a shared server fresh. `session_header`: name of a header by which the
+        server keeps sessions apart. `auth`: security scheme of the document (or `bearer`, `basic`) to the
+        environment variable that holds the secret (basic: user:password). `operations`: which ones, in prompt
+        order. `keep`: operation to the fields of its answer that are shown. `refs`: other documents that this
+        one refers to, as local files. `deterministic`: answers need no cassette.
+        """
+        self.name = name
+        self.limits = limits if isinstance(limits, ToolLimits) else ToolLimits(**(limits or {}))
+        self.num_open = 0
+        """Sessions opened and not closed yet."""
+        described = load_document(document, refs=refs)
+        reset_name, reset_arguments = _reset(reset)
+        chosen = [*operations, *([reset_name] if operations and reset_name not in ("", *operations) else [])]
+        found = read_operations(described, chosen=chosen)
+        self._deterministic, self._auth, self._document = deterministic, dict(auth or {}), described
+        self._api = LiveApi(
+            operations=found,
+            url=_url(url, start),
+            start=tuple(start),
+            reset=reset_name,
+            reset_arguments=reset_arguments,
+            session_header=session_header,
+            keep={key: tuple(names) for key, names in (keep or {}).items()},
+            policy=policy if isinstance(policy, ClientPolicy) else ClientPolicy(**(policy or {})),
+            transport=transport,
+        )
+        _refuse_unknown(self._api, found)
+        self._refuse_unknown_auth()
+        rules = TaskRules(
+            environment=name,
+            verifier=VERIFIER,
+            tools=[key for key in found if key != reset_name],
+            checks={"get": get_problem},
+        )
+        self._tasks = read_tasks(Path(tasks), rules)
+        self.splits = splits_of(self._tasks)
+        shown = [item.spec.model_dump() for item in found.values()]
+        kept = {key: list(names) for key, names in self._api.keep.items()}
+        source = source_digest(__name__)
+        self.version = canonical.digest(
+            source, described.digest, shown, kept, list(start), repr(self.limits), length=12
+        )
+
+    def tasks(self, split: str) -> Iterator[Task]:
+        """The file's tasks of a split, in its order."""
+        if split not in self.splits:
+            raise ConfigError(
+                f"environment {self.name} has no split {split!r}; it has {', '.join(self.splits)}"
+            )
+        return (task for task in self._tasks if task.split == split)
+
+    async def open(self, task: Task, *, seed: int = 0) -> OpenApiSession:
+        """A session; its world is made at its first call. Raises ConfigError where a secret is not set."""
+        if task.environment != self.name:
+            raise ConfigError(
+                f"task {task.task_id} belongs to environment {task.environment!r}, not {self.name!r}"
+            )
+        session = OpenApiSession(
+            task,
+            replace(self._api, credentials=self._credentials(), undocumented=self._undocumented()),
+            deterministic=self._deterministic,
+            seed=seed,
+            limits=self.limits,
+            on_close=self._closed,
+        )
+        self.num_open += 1
+        return session
+
+    def gold(self, task: Task) -> PlannedGold:
+        """The file's gold calls."""
+        return file_gold(task)
+
+    def _closed(self) -> None:
+        self.num_open -= 1
+
+    def _refuse_unknown_auth(self) -> None:
+        known = _PLAIN_SCHEMES | security_schemes(self._document)
+        unknown = [name for name in self._auth if name not in known]
+        if unknown:
+            raise ConfigError(f"auth names the schemes {unknown}; there are {', '.join(known)}")
+
+    def _credentials(self) -> dict[str, Credential]:
+        """Read anew for each session and held by nothing else."""
+        known = _PLAIN_SCHEMES | security_schemes(self._document)
+        return {name: credential(known[name], variable, name=name) for name, variable in self._auth.items()}
+
+    def _undocumented(self) -> tuple[str, ...]:
+        return tuple(name for name in self._auth if name not in security_schemes(self._document))
+
+
+def load(**options: Any) -> OpenApiEnvironment:
+    """The environment; options are those of OpenApiEnvironment."""
+    missing = [name for name in ("document", "tasks") if name not in options]
+    if missing:
+        raise ConfigError(f"environment openapi needs the options {' and '.join(missing)} (paths of files)")
+    return OpenApiEnvironment(**options)
+
+
+def _reset(reset: str | Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    if isinstance(reset, str):
+        return reset, {}
+    if not isinstance(reset.get("name"), str) or reset.keys() - {"name", "arguments"}:
+        raise ConfigError(f"reset {dict(reset)} is an operation's name, or {{name, arguments}}")
+    return reset["name"], dict(reset.get("arguments", {}))
+
+
+def _url(url: str, start: Sequence[str]) -> str:
+    if not start:
+        return checked_base_url(url)
+    if url and not url.startswith("/"):
+        raise ConfigError(f"url {url!r}: with `start` it is only a path such as /v1")
+    return url.rstrip("/")
+
+
+def _refuse_unknown(api: LiveApi, operations: Mapping[str, Operation]) -> None:
+    unknown = [name for name in (*api.keep, *filter(None, [api.reset])) if name not in operations]
+    if unknown:
+        raise ConfigError(f"keep and reset name {unknown}; the operations are {', '.join(operations)}")
