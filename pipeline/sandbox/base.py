@@ -29,9 +29,11 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one run may use. Seconds are wall-clock, per phase (compile, run)."""
+    """What one run may use."""
 
     seconds: float = 5.0
+    """Of the clock, for compiling and for running each. Where the implementation can tell, time in which the
+    machine kept the program waiting for a core does not count: a busy machine is not a slow program."""
     memory_mib: int = 256
     processes: int = 32
     output_bytes: int = 64 * 1024

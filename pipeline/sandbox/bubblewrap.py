@@ -44,9 +44,9 @@ _OVERHEAD_MIB = 24
 _OVERHEAD_PROCESSES = 3
 _HELP = (
     "needed: name spaces (as an ordinary user: sysctl kernel.unprivileged_userns_clone=1 and "
-    "user.max_user_namespaces > 0, on Ubuntu kernel.apparmor_restrict_unprivileged_userns=0; in a container: "
-    "--cap-add SYS_ADMIN --security-opt seccomp=unconfined --security-opt systempaths=unconfined), or use the "
-    "remote or docker sandbox"
+    "user.max_user_namespaces > 0, on Ubuntu kernel.apparmor_restrict_unprivileged_userns=0; in a "
+    "container --cap-add SYS_ADMIN --security-opt seccomp=unconfined --security-opt "
+    "systempaths=unconfined), or use the remote or docker sandbox"
 )
 
 
@@ -204,6 +204,7 @@ class BubblewrapSandbox:
             run_seconds=limits.seconds,
             max_report_bytes=(2 * building.disk_mib << 20) + limits.output_bytes + 65_536,
             before_run=lower,
+            starved_seconds=jail.starved_seconds,
             too_much_memory=None if jail.group.has("memory") else too_much,
         )
 

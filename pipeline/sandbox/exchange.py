@@ -21,6 +21,8 @@ from enum import StrEnum
 FLOOD = 256
 _CHUNK = 65_536
 _COLLECT_SECONDS = 10.0
+_MAX_STARVED = 9
+"""A starved program gets at most this many times its limit on top."""
 
 
 class Ending(StrEnum):
@@ -116,6 +118,8 @@ class Watch:
     """Called between compiling and running: lowers the limits."""
     too_much_memory: Callable[[], bool] | None = None
     """Polled where the kernel does not hold the memory limit."""
+    starved_seconds: Callable[[float], float]
+    """How much of so many seconds the program was ready to run without a core; asked when its time is up."""
     poll_seconds: float = 0.02
 
 
@@ -160,11 +164,21 @@ class Exchange:
             return
         if any(stream.flooded for stream in self._streams):
             self._end(Ending.FLOOD)
-        elif time.monotonic() >= self._deadline:
+        elif time.monotonic() >= self._deadline and not self._extended():
             # The program has ended and only its files are slow: what came is what there is.
             self._end(Ending.DEADLINE if self._report.status is None else Ending.DONE)
         elif self._watch.too_much_memory and self._watch.too_much_memory():
             self._end(Ending.MEMORY)
+
+    def _extended(self) -> bool:
+        if self._report.status is not None:
+            return False
+        compiling = self._watch.compile_seconds is not None and self._report.compile_status is None
+        seconds = (self._watch.compile_seconds or 0.0) if compiling else self._watch.run_seconds
+        starved = self._watch.starved_seconds(time.monotonic() - self._began)
+        granted = self._began + seconds + min(starved, _MAX_STARVED * seconds)
+        self._deadline = max(self._deadline, granted)
+        return time.monotonic() < self._deadline
 
     def _end(self, ending: Ending) -> None:
         self._report.ending, self._done = ending, True

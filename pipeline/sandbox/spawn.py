@@ -100,6 +100,17 @@ class Jail:
                 pages += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 
+    def starved_seconds(self, elapsed: float) -> float:
+        """How long the program was ready to run while others had the cores, sleep not counted."""
+        supervisors = set(_children(self.process.pid))
+        waited = running = 0
+        for pid in set(_descendants(self.process.pid)) - supervisors:
+            for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+                with contextlib.suppress(OSError, ValueError):
+                    on_cpu, queued, _ = map(int, path.read_text().split())
+                    running, waited = running + on_cpu, max(waited, queued)
+        return max(min(waited / 1e9, elapsed - running / 1e9), 0.0)
+
     def kill(self) -> None:
         """End every process of it; the kernel does the rest when bubblewrap is gone."""
         with self._lock:
@@ -123,12 +134,16 @@ class Jail:
             )
 
 
-def _descendants(pid: int) -> Iterator[int]:
+def _children(pid: int) -> Iterator[int]:
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
-            for child in task.read_text().split():
-                yield int(child)
-                yield from _descendants(int(child))
+            yield from map(int, task.read_text().split())
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    for child in _children(pid):
+        yield child
+        yield from _descendants(child)
 
 
 def _accounts(user: int) -> dict[str, str]:

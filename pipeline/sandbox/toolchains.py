@@ -1,4 +1,4 @@
-"""Languages: how each is compiled and run, read from `languages/*.yaml`, and where its tools are on this host.
+"""Languages: how each is compiled and run (`languages/*.yaml`), and where its tools are on this host.
 
 A tool outside the system directories is shown to a jail alone: its one file, or the tree that the
 language's `root` command prints. Not covered: installing anything (the error names the command), and
