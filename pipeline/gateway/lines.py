@@ -94,17 +94,21 @@ def make_lines(exchanges: Sequence[Exchange], *, final: Exchange | None = None) 
     leaves = [one for one in exchanges if not one.children and one is not main]
     ends = [main, *sorted(leaves, key=lambda one: (-one.number, one.choice))]
     owner: dict[Exchange, int] = {}
-    roots: set[Exchange] = set()
+    roots: list[Exchange] = []
     lines = []
     for number, end in enumerate(ends):
         path = end.path()
         own = [one for one in path if one not in owner]
         shared = [owner[one] for one in path if one in owner]
-        # A branch of the first reply shares no exchange, but is one with another choice of the same prompt.
-        sibling = next((owner[one] for one in roots if one.number == path[0].number), None)
+        # Another reply to the first prompt shares no exchange, but leaves the same place.
+        sibling = next((owner[one] for one in roots if _same_prompt(one, path[0])), None)
         parent = shared[-1] if shared else sibling
         owner |= dict.fromkeys(own, number)
-        roots.add(path[0])
+        roots.append(path[0])
         is_branch = number > 0 and parent is not None
         lines.append(Line(tuple(path), tuple(own), -1 if number == 0 else parent or 0, is_branch))
     return lines
+
+
+def _same_prompt(one: Exchange, other: Exchange) -> bool:
+    return one.line == other.line and one.signatures[:-1] == other.signatures[:-1]

@@ -4,7 +4,7 @@ A request continues the reply that its messages end in, where they are exactly w
 tokens then extend the sampled ones. Where they are not, but repeat an earlier reply or open with a whole
 earlier prompt, the harness has rewritten history: the request follows the reply it has most in common with,
 in a new token stream. Anything else opens a conversation. Nothing is ever merged: two requests that continue
-one reply are two branches. Not covered: sampling (`episode`), records (`lines`).
+one reply, or ask the same anew, are two branches. Not covered: sampling (`episode`), records (`lines`).
 """
 
 from __future__ import annotations
@@ -101,6 +101,7 @@ class Tree:
         self._renderer = renderer
         self.exchanges: list[Exchange] = []
         self._ends: dict[str, list[Exchange]] = {}
+        self._openings: dict[str, Exchange] = {}
 
     def place(self, ask: Ask) -> Place:
         """Where `ask` goes. Raises RequestError where nothing is left to reply to."""
@@ -119,7 +120,8 @@ class Tree:
         known = {one.reply.signature: one.turn for one in self.exchanges}
         stored = [known.get(sign, turn) for turn, sign in zip(ask.turns, ask.signatures, strict=True)]
         dialogue = _aligned(ask.turns, stored, as_shown=False)
-        return self._rendered(ask, dialogue, parent=self._rewritten(ask))
+        twin = self._openings.get(_key(ask.line, ask.signatures))
+        return self._rendered(ask, dialogue, parent=twin.parent if twin else self._rewritten(ask))
 
     def add(self, exchange: Exchange) -> None:
         """A sampled reply, findable from now on."""
@@ -127,6 +129,7 @@ class Tree:
         if exchange.parent is not None:
             exchange.parent.children.append(exchange)
         self._ends.setdefault(_key(exchange.line, exchange.signatures), []).append(exchange)
+        self._openings.setdefault(_key(exchange.line, exchange.signatures[:-1]), exchange)
 
     def _shown_before(self, ask: Ask) -> Exchange | None:
         """The reply that the request's last assistant message is, with all before it as it was."""
