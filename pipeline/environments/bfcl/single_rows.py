@@ -110,8 +110,10 @@ def _half(name: str, category: str) -> str:
 
 
 def _turn(message: dict[str, Any]) -> Turn:
-    make = {"system": system, "user": user, "assistant": functools.partial(assistant, weight=0.0)}
-    return make[message["role"]](message["content"])
+    role, text = message["role"], message["content"]
+    if role == "assistant":
+        return assistant(text, weight=0.0)
+    return system(text) if role == "system" else user(text)
 
 
 def _spec(document: dict[str, Any], category: str) -> ToolSpec:

@@ -2,9 +2,9 @@
 
 Without a Chat the tasks are played alone (`solo`): telecom in the benchmark's own solo mode (a ticket, its
 solo policy, the user's tools in the agent's hands), retail and airline, which have no such mode, with the
-customer's whole situation in the first message; their scores are named apart. With `user=Chat` the benchmark's
-dialogue is played. Splits are the benchmark's: its `train`, and its `test` as `heldout`. Not covered: the
-`mock` domain, and telecom's 2,285 tasks beyond the base set.
+customer's whole situation in the first message; their scores are named apart. With `user=Chat` the dialogue
+of the benchmark is played. Splits are the benchmark's: its `train`, and its `test` as `heldout`. Not covered:
+the `mock` domain, and telecom's 2,285 tasks beyond the base set.
 """
 
 from __future__ import annotations

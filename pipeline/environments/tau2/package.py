@@ -3,7 +3,7 @@
 The package is installed without its 200 dependencies. What its domains and evaluators import of them and
 never need here is answered by stand-ins during the import, and taken out of `sys.modules` again: `loguru`
 (debug lines on the terminal), `deepdiff` (unused) and `dotenv`, which would read a `.env` of the user's into
-this process. Not covered: its agents, its user simulator and its judge, which speak to vendors through litellm.
+this process. Not covered: its agents, its user simulator and its judge, which speak to vendors.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class _Silent:
 
 @contextmanager
 def _stand_ins() -> Iterator[None]:
-    values = {
+    values: dict[str, dict[str, Any]] = {
         "loguru": {"logger": _Silent()},
         "deepdiff": {"DeepDiff": None},
         "dotenv": {"load_dotenv": lambda: True},

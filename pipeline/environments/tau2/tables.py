@@ -41,12 +41,12 @@ class Table(dict[str, Any]):
         """The session's own row."""
         return self[key] if key in self else default  # noqa: SIM401 this is `get`
 
-    def values(self) -> ValuesView[Any]:
+    def values(self) -> ValuesView[Any]:  # type: ignore[override]
         """All rows, each the session's own from now on."""
         self._take_all()
         return super().values()
 
-    def items(self) -> ItemsView[str, Any]:
+    def items(self) -> ItemsView[str, Any]:  # type: ignore[override]
         """As `values`, with keys."""
         self._take_all()
         return super().items()
