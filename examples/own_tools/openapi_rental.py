@@ -20,6 +20,5 @@ def load(**options: Any) -> OpenApiEnvironment:
         document=HERE / "openapi_rental.yaml",
         tasks=HERE / "openapi_tasks.yaml",
         start=["python", "-S", str(HERE / "openapi_server.py"), "{port}"],
-        deterministic=True,
         **options,
     )

@@ -20,7 +20,7 @@ from pipeline.checks.calls import argument_problems
 from pipeline.environments.guarded import GuardedSession
 from pipeline.environments.responses import ToolResponse
 from pipeline.environments.task_checks import check_answer, check_calls
-from pipeline.environments.task_file import later_turns
+from pipeline.environments.task_file import file_checks, later_turns
 from pipeline.environments.tools import ToolError, ToolLimits, truncate
 from pipeline.errors import BudgetExceededError, ConfigError, JudgeError, TrajsmithError
 
@@ -62,9 +62,8 @@ class DocumentedSession(GuardedSession):
     async def verify(self, trajectory: Trajectory) -> Reward:
         """1 where every check passes; each check is a component. Raises JudgeError where one cannot judge."""
         self._refuse_if_poisoned()
-        checks = self.task.private_value()["checks"]
         components = []
-        for number, check in enumerate(checks):
+        for number, check in enumerate(file_checks(self.task)):
             try:
                 passed = await self._judge(check, trajectory)
             except Exception as error:

@@ -16,9 +16,10 @@
 ```
 
 `{$result: N/pointer}` in a gold argument is what the N-th gold call answered (a JSON pointer into it); in a
-check, like `{$any: true}`, it matches anything. Gold, checks and later turns are private. Decides the format,
-knows no kind of tool: an environment says which tools exist and which further checks it knows.
-`task_checks` judges what is generic. Not covered: tasks from a generator (write an environment for that).
+check, like `{$any: true}`, it matches anything. Gold, checks and later turns are private; gold and checks are
+kept there as one text each, because their words (a name in the request, a tool's name) are public ones.
+Decides the format, knows no kind of tool: an environment says which tools exist and which further checks it
+knows. `task_checks` judges what is generic. Not covered: tasks from a generator (write an environment).
 """
 
 from __future__ import annotations
@@ -128,8 +129,14 @@ def splits_of(tasks: Sequence[Task]) -> tuple[str, ...]:
 
 def file_gold(task: Task) -> PlannedGold:
     """The gold script of a task read here."""
-    steps = [GoldStep(**step) for step in task.private_value()["gold"]]
+    steps = [GoldStep(**step) for step in canonical.loads(task.private_value()["gold"])]
     return PlannedGold(_plan(steps))
+
+
+def file_checks(task: Task) -> list[dict[str, Any]]:
+    """What must hold at the end; all of it."""
+    checks: list[dict[str, Any]] = canonical.loads(task.private_value()["checks"])
+    return checks
 
 
 def later_turns(task: Task) -> list[str]:
@@ -192,8 +199,8 @@ def _task(row: TaskRow, rules: TaskRules, where: str) -> Task:
     for check in row.all_checks():
         _refuse_bad_check(check, {**COMMON_CHECKS, **rules.checks}, where)
     private = {
-        "gold": [step.model_dump(exclude_defaults=True) for step in row.gold],
-        "checks": row.all_checks(),
+        "gold": canonical.dumps([step.model_dump(exclude_defaults=True) for step in row.gold]),
+        "checks": canonical.dumps(row.all_checks()),
         "turns": row.requests[1:],
     }
     opening: tuple[Turn, ...] = (system(row.system),) if row.system else ()

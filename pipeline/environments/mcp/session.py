@@ -25,7 +25,7 @@ from pipeline.environments.mcp.pool import Connection, Pool
 from pipeline.environments.mcp.results import response_of
 from pipeline.environments.responses import ToolResponse
 from pipeline.environments.task_checks import check_answer, check_calls, fits
-from pipeline.environments.task_file import later_turns
+from pipeline.environments.task_file import file_checks, later_turns
 from pipeline.environments.toolkit import stored_content
 from pipeline.environments.tools import ToolLimits, truncate
 from pipeline.errors import ConfigError, EnvironmentFailure, JudgeError
@@ -111,7 +111,7 @@ class McpSession(GuardedSession):
         self._refuse_if_poisoned()
         components = []
         try:
-            for index, check in enumerate(self.task.private_value()["checks"]):
+            for index, check in enumerate(file_checks(self.task)):
                 kind = next(iter(check))
                 value = float(await self._check(kind, check, trajectory))
                 components.append(RewardComponent(name=f"{kind}_{index}", value=value))

@@ -21,7 +21,7 @@ from pipeline.environments.openapi.client import ClientPolicy, Credential, check
 from pipeline.environments.openapi.document import load_document
 from pipeline.environments.openapi.operations import Operation, read_operations, security_schemes
 from pipeline.environments.openapi.session import LiveApi, OpenApiSession, get_problem
-from pipeline.environments.task_file import TaskRules, file_gold, read_tasks, splits_of
+from pipeline.environments.task_file import TaskRules, file_checks, file_gold, read_tasks, splits_of
 from pipeline.environments.toolkit import source_digest
 from pipeline.environments.tools import ToolLimits
 from pipeline.errors import ConfigError
@@ -50,7 +50,7 @@ class OpenApiEnvironment:
         operations: Sequence[str] = (),
         keep: Mapping[str, Sequence[str]] | None = None,
         refs: Mapping[str, str] | None = None,
-        deterministic: bool = False,
+        deterministic: bool | None = None,
         limits: ToolLimits | Mapping[str, Any] | None = None,
         policy: ClientPolicy | Mapping[str, Any] | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
@@ -62,7 +62,8 @@ class OpenApiEnvironment:
         server keeps sessions apart. `auth`: security scheme of the document (or `bearer`, `basic`) to the
         environment variable that holds the secret (basic: user:password). `operations`: which ones, in prompt
         order. `keep`: operation to the fields of its answer that are shown. `refs`: other documents that this
-        one refers to, as local files. `deterministic`: answers need no cassette.
+        one refers to, as local files. `deterministic`: answers need no cassette; by default where each
+        session gets a fresh world (start, reset, session_header).
         """
         self.name = name
         self.limits = limits if isinstance(limits, ToolLimits) else ToolLimits(**(limits or {}))
@@ -72,7 +73,7 @@ class OpenApiEnvironment:
         reset_name, reset_arguments = _reset(reset)
         chosen = [*operations, *([reset_name] if operations and reset_name not in ("", *operations) else [])]
         found = read_operations(described, chosen=chosen)
-        self._deterministic, self._auth, self._document = deterministic, dict(auth or {}), described
+        self._auth, self._document = dict(auth or {}), described
         self._api = LiveApi(
             operations=found,
             url=_url(url, start),
@@ -84,6 +85,7 @@ class OpenApiEnvironment:
             policy=policy if isinstance(policy, ClientPolicy) else ClientPolicy(**(policy or {})),
             transport=transport,
         )
+        self._deterministic = self._api.isolates if deterministic is None else deterministic
         _refuse_unknown(self._api, found)
         self._refuse_unknown_auth()
         rules = TaskRules(
@@ -94,6 +96,7 @@ class OpenApiEnvironment:
         )
         self._tasks = read_tasks(Path(tasks), rules)
         self.splits = splits_of(self._tasks)
+        self._refuse_blind_checks()
         shown = [item.spec.model_dump() for item in found.values()]
         kept = {key: list(names) for key, names in self._api.keep.items()}
         source = source_digest(__name__)
@@ -132,6 +135,15 @@ class OpenApiEnvironment:
 
     def _closed(self) -> None:
         self.num_open -= 1
+
+    def _refuse_blind_checks(self) -> None:
+        """What a cassette answers never reaches the server, so the server cannot be asked afterwards."""
+        for task in self._tasks:
+            if not self._deterministic and any("get" in check for check in file_checks(task)):
+                raise ConfigError(
+                    f"task {task.prompt[-1].text!r:.60} has a `get` check, and the API is shared and live: "
+                    "give start, reset or session_header, check `calls` or `answer`, or say deterministic"
+                )
 
     def _refuse_unknown_auth(self) -> None:
         known = _PLAIN_SCHEMES | security_schemes(self._document)

@@ -80,7 +80,7 @@ class OpenApiSession(DocumentedSession):
 
     @property
     def live_tools(self) -> tuple[str, ...]:
-        """Tools whose answers may differ next time: all of them, unless the user says otherwise."""
+        """Tools whose answers may differ next time: all tools of a shared world, else none."""
         return () if self._deterministic else tuple(spec.name for spec in self.tools)
 
     def snapshot(self) -> bytes:

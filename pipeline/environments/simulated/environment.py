@@ -8,7 +8,6 @@ simulated.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from data.messages import NamedValue, ToolResult
 from data.tasks import Task
 from pipeline.chat.base import Chat
 from pipeline.environments.documented import DocumentedSession
+from pipeline.environments.dotted import load_dotted
 from pipeline.environments.gold import PlannedGold
 from pipeline.environments.responses import ToolResponse
 from pipeline.environments.simulated.facts import Outcome, merge_patch
@@ -199,13 +199,7 @@ def load_chat(chat: Chat | str | Mapping[str, Any]) -> Chat:
             raise ConfigError(f"chat options {sorted(chat)}: {error}") from error
     if not isinstance(chat, str):
         return chat
-    module, colon, name = chat.partition(":")
-    if not (module and colon and name):
-        raise ConfigError(f"chat {chat!r} is no module:factory; or give the options url and model")
-    try:
-        made: Chat = getattr(importlib.import_module(module), name)()
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"chat {chat!r} cannot be loaded: {error}") from error
+    made: Chat = load_dotted(chat, what="chat")()
     return made
 
 

@@ -11,7 +11,14 @@ from data import canonical
 from data.messages import ToolCall, ToolResult, ToolSpec, ToolStatus, Turn, assistant, text_parts, tool, user
 from pipeline.environments.gold import last_result
 from pipeline.environments.task_checks import check_answer, check_calls, fits, resolve, unmatched
-from pipeline.environments.task_file import TaskRules, file_gold, later_turns, read_tasks, splits_of
+from pipeline.environments.task_file import (
+    TaskRules,
+    file_checks,
+    file_gold,
+    later_turns,
+    read_tasks,
+    splits_of,
+)
 from pipeline.errors import ConfigError
 
 RULES = TaskRules(environment="shop", verifier="shop/1", tools=("find", "order"))
@@ -44,7 +51,7 @@ def test_a_file_becomes_tasks(tmp_path: Path) -> None:
     first, second = read_tasks(written(tmp_path, GOOD), RULES)
     assert [turn.text for turn in first.prompt] == ["Be brief.", "Order two lamps."]
     assert (first.tools, first.split, first.budget.max_turns) == (("order", "find"), "dev", 4)
-    assert first.private_value()["checks"][0]["calls"][0] == {
+    assert file_checks(first)[0]["calls"][0] == {
         "name": "find",
         "arguments": {"text": "lamp", "since": "2026-01-02"},
     }
