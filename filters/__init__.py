@@ -16,29 +16,37 @@ from filters.difficulty import Difficulty
 from filters.efficiency import Efficiency, GoldLength
 from filters.exact_duplicate import ExactDuplicate
 from filters.mix import Mix
+from filters.rewarded import Rewarded, TaskLookup
 from filters.valid_calls import ValidCalls
 from filters.verified_outcome import VerifiedOutcome
 from pipeline.checks.options import check_options
+from pipeline.rewards.base import GoldCalls
 
 __all__ = ["FILTERS", "build_filters"]
 
 FILTERS: dict[str, type[Any]] = {
     filter_.name: filter_
-    for filter_ in (Difficulty, ValidCalls, VerifiedOutcome, ExactDuplicate, Efficiency, Mix)
+    for filter_ in (Difficulty, ValidCalls, VerifiedOutcome, ExactDuplicate, Efficiency, Rewarded, Mix)
 }
 _NEEDS_WHOLE_POOL = Difficulty.name
 _REJECTS_NOTHING = {Difficulty.name}
 
 
 def build_filters(
-    rows: Sequence[Mapping[str, Any]], *, gold_length: GoldLength | None = None
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    gold_length: GoldLength | None = None,
+    tasks: TaskLookup | None = None,
+    gold: GoldCalls | None = None,
 ) -> list[Filter]:
     """A chain from recipe rows such as `{"name": "efficiency", "max_ratio": 2}`.
 
-    `gold_length` goes to the filters that compare with gold. Raises ConfigError that names the unknown
-    filter or option and what exists, a repeated filter, or difficulty that would see survivors only.
+    `gold_length` goes to the filters that compare with gold, `tasks` and `gold` to those that score. Raises
+    ConfigError that names the unknown filter or option and what exists, a repeated filter, or difficulty that
+    would see survivors only.
     """
-    filters = [_build(row, gold_length) for row in rows]
+    given = {"gold_length": gold_length, "tasks": tasks, "gold": gold}
+    filters = [_build(row, given) for row in rows]
     rejecting = ""
     for index, filter_ in enumerate(filters):
         if filter_.name in {earlier.name for earlier in filters[:index]}:
@@ -52,7 +60,7 @@ def build_filters(
     return filters
 
 
-def _build(row: Mapping[str, Any], gold_length: GoldLength | None) -> Filter:
+def _build(row: Mapping[str, Any], given: Mapping[str, Any]) -> Filter:
     options = dict(row)
     name = options.pop("name", None)
     if name not in FILTERS:
@@ -60,13 +68,11 @@ def _build(row: Mapping[str, Any], gold_length: GoldLength | None) -> Filter:
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise ConfigError(f"unknown filter {name!r}; there are {', '.join(FILTERS)}{hint}")
     parameters = dict(inspect.signature(FILTERS[name]).parameters)
-    provided: dict[str, Any] = {}
-    if parameters.pop("gold_length", None):
-        if gold_length is None:
-            raise ConfigError(
-                f"filter {name} compares with gold, but no demonstrations or gold calls are given"
-            )
-        provided["gold_length"] = gold_length
+    provided = {key: value for key, value in given.items() if parameters.pop(key, None)}
+    if "gold_length" in provided and provided["gold_length"] is None:
+        raise ConfigError(f"filter {name} compares with gold, but no demonstrations or gold calls are given")
+    if "tasks" in provided and provided["tasks"] is None:
+        raise ConfigError(f"filter {name} scores trajectories by their task, but no tasks are given")
     unknown = sorted(set(options) - set(parameters))
     if unknown:
         allowed = ", ".join(parameters) or "none"

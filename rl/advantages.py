@@ -1,7 +1,7 @@
 """Advantages of groups of trajectories: which rewards are centred over which others, and how.
 
-Trajectories without a reward (infrastructure failures, cancelled ones) leave the group before
-anything is centred; they are counted, never scored 0. Not covered here: which tokens carry the
+Trajectories without a reward (infrastructure failures, cancelled ones, failed judges) leave the group
+before anything is centred; they are counted, never scored 0. Not covered here: which tokens carry the
 advantage (`rl.rows`) and the importance ratios (`rl.grpo`).
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -51,17 +51,26 @@ class AdvantageReport:
     zero_variance_groups: int = 0
     """Groups of two or more whose rewards are all equal: they train nothing."""
     without_reward: int = 0
-    """Trajectories that left before centring because they have no reward."""
+    """Trajectories that left before centring because they have no value: no reward, or a failed judge."""
+    judge_failures: int = 0
+    """Those of them that have a verified reward."""
     dropped_singletons: int = 0
     reward_mean: float = 0.0
     """Over rewarded trajectories; 0 without any."""
     reward_std: float = 0.0
     """Unbiased, over rewarded trajectories; 0 for fewer than two."""
+    success_rate: float = 0.0
+    """Share of verified successes among trajectories with a verified reward, whatever is trained on."""
 
     @property
     def zero_variance_share(self) -> float:
         """Share of groups that train nothing because all their rewards are equal."""
         return self.zero_variance_groups / self.groups if self.groups else 0.0
+
+
+def verified_total(trajectory: Trajectory) -> float | None:
+    """What the verifier gave; None without a reward."""
+    return None if trajectory.reward is None else trajectory.reward.total
 
 
 def group_advantages(rewards: Sequence[float], kind: AdvantageKind = AdvantageKind.GRPO) -> list[float]:
@@ -82,46 +91,47 @@ def advantages(
     *,
     kind: AdvantageKind = AdvantageKind.GRPO,
     singletons: SingletonRule = SingletonRule.REFUSE,
+    value: Callable[[Trajectory], float | None] = verified_total,
 ) -> AdvantageReport:
-    """Advantages of all `trajectories`, grouped by `group_id`.
+    """Advantages of all `trajectories`, grouped by `group_id`; `value` is what a trajectory is rewarded with.
 
     Raises ConfigError for a group that never had a second member, unless `singletons` says otherwise.
     """
     report, groups, planned = (
         AdvantageReport(),
-        defaultdict[str, list[Trajectory]](list),
+        defaultdict[str, list[tuple[Trajectory, float]]](list),
         defaultdict[str, set[int]](set),
     )
+    outcomes: list[bool] = []
     for trajectory in trajectories:
         planned[trajectory.group_id].add(trajectory.rollout_index)
-        if trajectory.reward is None:
+        outcomes += [] if trajectory.success is None else [trajectory.success]
+        found = value(trajectory)
+        if found is None:
             report.without_reward += 1
+            report.judge_failures += trajectory.reward is not None
         else:
-            groups[trajectory.group_id].append(trajectory)
+            groups[trajectory.group_id].append((trajectory, found))
     for group_id, members in groups.items():
         if len(members) == 1 and singletons is not SingletonRule.REINFORCE:
             if singletons is SingletonRule.REFUSE and len(planned[group_id]) == 1:
                 raise ConfigError(
-                    f"group {group_id} (task {members[0].task_id}) has 1 trajectory; "
+                    f"group {group_id} (task {members[0][0].task_id}) has 1 trajectory; "
                     f"GRPO needs at least 2 to centre over: raise the group size, "
                     f"or set singletons to 'drop' or 'reinforce'"
                 )
             report.dropped_singletons += 1
             continue
-        rewards = [_total(member) for member in members]
+        rewards = [reward for _, reward in members]
         report.groups += 1
         report.zero_variance_groups += len(rewards) > 1 and all(reward == rewards[0] for reward in rewards)
-        for member, value in zip(members, group_advantages(rewards, kind), strict=True):
-            report.values[member.trajectory_id] = value
-    totals = [_total(member) for members in groups.values() for member in members]
+        for (member, _), advantage in zip(members, group_advantages(rewards, kind), strict=True):
+            report.values[member.trajectory_id] = advantage
+    totals = [reward for members in groups.values() for _, reward in members]
     report.reward_mean = math.fsum(totals) / len(totals) if totals else 0.0
     report.reward_std = _std(totals) if len(totals) > 1 else 0.0
+    report.success_rate = sum(outcomes) / len(outcomes) if outcomes else 0.0
     return report
-
-
-def _total(trajectory: Trajectory) -> float:
-    assert trajectory.reward is not None
-    return trajectory.reward.total
 
 
 def _std(values: Sequence[float]) -> float:

@@ -20,7 +20,7 @@ from typing import Any
 
 from data.trajectories import SpanKind, Trajectory
 from pipeline.errors import EngineError
-from rl.advantages import AdvantageReport, advantages
+from rl.advantages import AdvantageReport, advantages, verified_total
 from rl.audit import audit
 from rl.checkpoints import Checkpoints
 from rl.grpo_config import GrpoConfig, PushKind
@@ -58,12 +58,20 @@ def train_grpo(
     if (done := finished_result(out_dir, identity)) is not None:
         return done
     with contextlib.ExitStack() as stack:
-        if isinstance(source, Online) and source.runner is None:
+        if source.runner is None:
             runner = source.runner = stack.enter_context(asyncio.Runner())
             stack.callback(setattr, source, "runner", None)
-            # Connections belong to the loop that opened them; the engine opens new ones in the next loop.
-            stack.callback(lambda: runner.run(source.engine.close()))
+            # Connections belong to the loop that opened them; new ones are opened in the next loop.
+            stack.callback(lambda: runner.run(_close(source)))
         return _Run(source, model_dir, out_dir, config, stop_token_ids, identity, on_progress).run()
+
+
+async def _close(source: Source) -> None:
+    """Release what was opened in the loop of this training."""
+    if source.chosen is not None:
+        await source.chosen.close()
+    if isinstance(source, Online):
+        await source.engine.close()
 
 
 @dataclass(slots=True)
@@ -71,6 +79,7 @@ class _Collected:
     """What the last batch of rollouts held."""
 
     report: AdvantageReport = field(default_factory=AdvantageReport)
+    reward_parts: dict[str, float] = field(default_factory=dict)
     trajectories: int = 0
     generated_tokens: int = 0
     seconds: float = 0.0
@@ -139,6 +148,7 @@ class _Run:
         rows, report = self.prepare(trajectories)
         self.collected = _Collected(
             report=report,
+            reward_parts=self.source.chosen.parts(trajectories) if self.source.chosen else {},
             trajectories=len(trajectories),
             generated_tokens=sum(segment.num_generated for item in trajectories for segment in item.segments),
             seconds=time.perf_counter() - started,
@@ -157,7 +167,12 @@ class _Run:
     def prepare(self, trajectories: Sequence[Trajectory]) -> tuple[list[Row], AdvantageReport]:
         """Rows with advantages; failed rollouts are out before anything is centred. Audits the masks."""
         rewarded = [item for item in trajectories if item.reward is not None and _generated(item)]
-        report = advantages(trajectories, kind=self.config.advantage, singletons=self.config.singletons)
+        report = advantages(
+            trajectories,
+            kind=self.config.advantage,
+            singletons=self.config.singletons,
+            value=self.source.chosen.value if self.source.chosen else verified_total,
+        )
         rows = grpo_rows(trajectories, report.values)
         if rewarded:
             audit(
@@ -246,8 +261,11 @@ def step_metrics(
         reward_mean=report.reward_mean,
         reward_std=report.reward_std,
         zero_variance_share=report.zero_variance_share,
+        success_rate=report.success_rate,
+        reward_parts=collected.reward_parts,
         trajectories=collected.trajectories if fresh else 0,
         without_reward=report.without_reward if fresh else 0,
+        judge_failures=report.judge_failures if fresh else 0,
         generated_tokens=collected.generated_tokens if fresh else 0,
         entropy=sums.entropy / tokens,
         masked_share=sums.corrected / tokens,

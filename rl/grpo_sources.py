@@ -24,6 +24,7 @@ from pipeline.errors import EngineError
 from pipeline.renderers.base import Renderer
 from pipeline.rollout import Job, RolloutSettings, rollouts
 from rl.grpo_config import GrpoConfig
+from rl.grpo_rewards import ChosenReward
 from rl.rows import require_sampled
 
 
@@ -42,6 +43,11 @@ class UpdatableEngine(Engine, Protocol):
 
 class Source(Protocol):
     """Groups for the trainer."""
+
+    runner: asyncio.Runner | None
+    """Where engines and judges are called; made by the trainer when None."""
+    chosen: ChosenReward | None
+    """What is trained on; None = verified success."""
 
     def identity(self) -> str:
         """Digest of what the groups are made of; a checkpoint of another one is refused."""
@@ -99,6 +105,8 @@ class Online:
     on_trajectory: Callable[[Trajectory], None] = lambda trajectory: None
     """Told of every rollout as it finishes, failed attempts too; the place to store it."""
     run_id: str = ""
+    chosen: ChosenReward | None = None
+    """What is trained on; None = verified success."""
     runner: asyncio.Runner | None = None
     """Where engine calls run; made by the trainer when None."""
 
@@ -108,6 +116,7 @@ class Online:
             sorted(task.task_id for task in self.tasks),
             [self.environment.name, self.environment.version, self.renderer.digest, self.settings.digest],
             self.sampling.identity(),
+            *_chosen_identity(self.chosen),
         )
 
     def check(self, config: GrpoConfig) -> None:
@@ -139,6 +148,8 @@ class Online:
             raise EngineError(
                 f"none of {len(played)} rollouts of batch {batch} got a reward: {'; '.join(reasons)}"
             )
+        if self.chosen is not None:
+            self.chosen.refuse_failures(played)
         return played
 
     async def _play(self, jobs: Sequence[Job], max_in_flight: int) -> list[Trajectory]:
@@ -154,15 +165,27 @@ class Online:
             run_id=self.run_id,
             max_in_flight=max_in_flight,
         ):
-            self.on_trajectory(trajectory)
+            if self.chosen is not None and not self.chosen.waits:
+                (trajectory,) = await self.chosen.rescored([trajectory])
+            if self.chosen is None or not self.chosen.waits:
+                self.on_trajectory(trajectory)
             played.append(trajectory)
+        if self.chosen is not None and self.chosen.waits:
+            try:
+                played = await self.chosen.rescored(played)
+            finally:  # what was played is kept, judged or not
+                for trajectory in played:
+                    self.on_trajectory(trajectory)
         return sorted(played, key=lambda item: (item.group_id, item.rollout_index, item.attempt))
 
 
 class Replay:
     """Stored groups, their sampled log-probs as the behaviour policy."""
 
-    def __init__(self, trajectories: Sequence[Trajectory]) -> None:
+    def __init__(self, trajectories: Sequence[Trajectory], *, chosen: ChosenReward | None = None) -> None:
+        """`chosen`: what is trained on, scored anew; None = verified success."""
+        self.chosen = chosen
+        self.runner: asyncio.Runner | None = None
         self._groups: dict[str, list[Trajectory]] = defaultdict(list)
         for trajectory in trajectories:
             self._groups[trajectory.group_id].append(trajectory)
@@ -170,7 +193,8 @@ class Replay:
     def identity(self) -> str:
         """See `Source.identity`."""
         return canonical.digest(
-            sorted(item.content_digest() for group in self._groups.values() for item in group)
+            sorted(item.content_digest() for group in self._groups.values() for item in group),
+            *_chosen_identity(self.chosen),
         )
 
     def check(self, config: GrpoConfig) -> None:
@@ -196,7 +220,17 @@ class Replay:
 
     def collect(self, names: Sequence[str], *, batch: int, config: GrpoConfig) -> list[Trajectory]:
         """See `Source.collect`."""
-        return [trajectory for name in names for trajectory in self._groups[name]]
+        stored = [trajectory for name in names for trajectory in self._groups[name]]
+        if self.chosen is None:
+            return stored
+        assert self.runner is not None, "the trainer sets the runner"
+        scored = self.runner.run(self.chosen.rescored(stored))
+        self.chosen.refuse_failures(scored)
+        return scored
+
+
+def _chosen_identity(chosen: ChosenReward | None) -> tuple[str, ...]:
+    return () if chosen is None else (chosen.identity(),)
 
 
 def _stored_sampling(trajectory: Trajectory) -> Sampling:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +37,19 @@ class StepMetrics:
     push_seconds: float = 0.0
     """Time to save the weights and get them into the model server."""
     reward_mean: float = 0.0
+    """Of the reward that is trained on."""
     reward_std: float = 0.0
     zero_variance_share: float = 0.0
     """Share of groups whose rewards are all equal."""
+    success_rate: float = 0.0
+    """Share of verified successes, whatever reward is trained on."""
+    reward_parts: dict[str, float] = field(default_factory=dict)
+    """Mean of every part of a chosen reward (`early_finish` is a rate); empty for verified success."""
     trajectories: int = 0
     without_reward: int = 0
     """Trajectories left out because they have no reward."""
+    judge_failures: int = 0
+    """Those of them that were verified and whose judge failed."""
     generated_tokens: int = 0
     entropy: float = 0.0
     """Mean over trained tokens, nats."""

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from data.messages import Record
 from data.store import Store
+from data.tasks import Task
 from data.trajectories import Trajectory
 from data.verdicts import Verdict
 from filters import FILTERS, build_filters
@@ -19,12 +20,16 @@ from filters.difficulty import Difficulty
 from filters.efficiency import Efficiency, demonstrated_lengths
 from filters.funnel import FunnelCounts
 from filters.mix import Mix, MixRow
+from filters.rewarded import Rewarded, TaskLookup
 from flows.stages.progress import Say, silent
 from flows.stages.recipe import CurateSection
+from pipeline.checks.matching import Call
 from pipeline.environments.base import Environment
 from pipeline.errors import ConfigError
 from pipeline.renderers.base import Renderer
 from pipeline.reporting.content import FunnelRow
+from pipeline.rewards import takes_gold
+from pipeline.rewards.gold import demonstrated_calls, played_calls
 from synthesizers.demonstration import Demonstration
 
 
@@ -56,7 +61,8 @@ async def curate(
     lengths = await _gold_lengths(store, section, environment, renderer)
     measured = {"name": Difficulty.name, "policy": policy_name}
     rows = [measured | row if row.get("name") == Difficulty.name else row for row in section.filters]
-    filters = build_filters(rows, gold_length=lengths.get)
+    gold = await _gold_calls(store, section, environment)
+    filters = build_filters(rows, gold_length=lengths.get, tasks=_task_lookup(store), gold=gold)
     funnel = FunnelCounts(filter_.name for filter_ in filters)
 
     def on_verdict(verdict: Verdict) -> None:
@@ -93,6 +99,30 @@ async def _gold_lengths(
     demonstrator = Demonstration(environment=environment, renderer=renderer)
     played = [trajectory async for trajectory in demonstrator.synthesize(missing)]
     return lengths | demonstrated_lengths(played)
+
+
+async def _gold_calls(
+    store: Store, section: CurateSection, environment: Environment
+) -> dict[str, tuple[Call, ...]]:
+    """Calls of gold solutions per task, only where a reward of the section compares with them."""
+    rewards = [row.get("reward") for row in section.filters if row.get("name") == Rewarded.name]
+    if not any(isinstance(reward, dict) and takes_gold(reward) for reward in rewards):
+        return {}
+    found = demonstrated_calls(store.trajectories())
+    missing = [task for task in store.tasks() if task.task_id not in found]
+    return found | await played_calls(environment, missing)
+
+
+def _task_lookup(store: Store) -> TaskLookup:
+    """The store's tasks by id, read when the first is asked for."""
+    tasks: dict[str, Task] = {}
+
+    def find(task_id: str) -> Task | None:
+        if not tasks:
+            tasks.update((task.task_id, task) for task in store.tasks())
+        return tasks.get(task_id)
+
+    return find
 
 
 def _card(store: Store, funnel: FunnelCounts) -> str:

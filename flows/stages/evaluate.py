@@ -8,8 +8,9 @@ Episodes the infrastructure broke are in no rate; their number stands beside it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from data.messages import Record
 from data.store import Store
@@ -17,6 +18,7 @@ from data.trajectories import Trajectory
 from flows.stages.policy import LivePolicy
 from flows.stages.progress import Say, silent
 from flows.stages.recipe import EvalSection, SynthSection
+from flows.stages.rewards import RewardMean, mean_reward
 from flows.stages.synthesize import make_synthesizer, select_tasks, synthesize
 from pipeline.checks.stats import Comparison, paired_bootstrap
 from pipeline.diagnosis.diagnose import valid_call_rate
@@ -47,6 +49,8 @@ class Evaluation(Record):
     """Sorted by task id: what paired comparisons need."""
     infra_failures: int
     generated_tokens: int
+    reward: RewardMean | None = None
+    """Mean of the reward that training is on, where that is not verified success."""
 
     @property
     def group(self) -> str:
@@ -55,9 +59,16 @@ class Evaluation(Record):
 
     def row(self) -> ResultRow:
         """The evaluation as a row of a report."""
-        note = f"{self.infra_failures} episodes broken by infrastructure" if self.infra_failures else ""
+        notes = [f"{self.infra_failures} episodes broken by infrastructure"] if self.infra_failures else []
+        if self.reward is not None:
+            failed = f", {self.reward.failed} judgements failed" if self.reward.failed else ""
+            notes.append(f"reward {self.reward.name} {self.reward.mean:.3f}{failed}")
         return ResultRow(
-            name=self.name, group=self.group, success=self.success, valid_calls=self.valid_calls, note=note
+            name=self.name,
+            group=self.group,
+            success=self.success,
+            valid_calls=self.valid_calls,
+            note="; ".join(notes),
         )
 
 
@@ -69,9 +80,13 @@ async def evaluate(
     policy: LivePolicy,
     section: EvalSection,
     seed: int,
+    reward: Mapping[str, Any] | None = None,
     say: Say = silent,
 ) -> Evaluation:
-    """Run the missing episodes of `name` into `root` and summarise all of them."""
+    """Run the missing episodes of `name` into `root` and summarise all of them.
+
+    `reward`: the recipe's row of the reward that training is on; its mean stands beside verified success.
+    """
     if section.rollouts > 1 and section.temperature == 0:
         raise ConfigError("evaluate.rollouts > 1 at temperature 0 repeats one episode; set a temperature")
     acting = policy.at(section.temperature)
@@ -101,7 +116,9 @@ async def evaluate(
         rows = [row for row in store.trajectories() if row.task_id in wanted]
     if not rows:
         raise meter.failure()
-    return summarise(rows, name=name, section=section, infra_failures=len(meter.unfinished))
+    found = summarise(rows, name=name, section=section, infra_failures=len(meter.unfinished))
+    mean = await mean_reward(rows, reward, environment=environment, tasks=tasks) if reward else None
+    return found.model_copy(update={"reward": mean})
 
 
 def summarise(

@@ -118,6 +118,8 @@ class GrpoSection(Section):
     skip: int = Field(default=0, ge=0, le=_MOST)
     only_measured: bool = True
     """Train on the tasks whose measured solve rate in the store is neither 0 nor 1, where there are any."""
+    reward: dict[str, Any] = {"name": "verified"}
+    """What is trained on: a reward's name and options. Verified success is reported whatever it is."""
     settings: dict[str, Any] = {}
     """Fields of `rl.grpo.GrpoConfig`."""
 

@@ -18,6 +18,7 @@ from data.trajectories import Trajectory
 from flows.stages.policy import LivePolicy
 from flows.stages.progress import Say, silent
 from flows.stages.recipe import GrpoSection, SftSection
+from flows.stages.rewards import choose_reward
 from flows.stages.synthesize import select_tasks
 from pipeline.checks.options import check_options
 from pipeline.environments.base import Environment
@@ -111,6 +112,8 @@ async def run_grpo(
     from rl.grpo_sources import Online
 
     config = settings_of(GrpoConfig, section.settings, "grpo.settings")
+    state_dir = out_dir.with_name(out_dir.name + ".reward")
+    chosen = await choose_reward(section.reward, environment=environment, tasks=tasks, state_dir=state_dir)
     # The trainer waits for rollouts inside its own event loop, so it needs its own connections.
     engine = policy.server_engine().twin()
     source = Online(
@@ -121,6 +124,7 @@ async def run_grpo(
         sampling=replace(policy.sampling, temperature=config.temperature),
         settings=policy.settings,
         on_trajectory=on_trajectory,
+        chosen=chosen,
         run_id=run_id,
     )
     result = await asyncio.to_thread(
@@ -155,4 +159,10 @@ def step_line(stage: str, metrics: StepMetrics) -> str:
     )
     if metrics.trajectories:
         line += f", reward {metrics.reward_mean:.2f}, flat groups {metrics.zero_variance_share:.0%}"
+        if metrics.reward_parts:
+            line += f", success {metrics.success_rate:.0%}"
+        if "early_finish" in metrics.reward_parts:
+            line += f", early finish {metrics.reward_parts['early_finish']:.0%}"
+        if metrics.judge_failures:
+            line += f", {metrics.judge_failures} judgements failed"
     return line

@@ -161,6 +161,7 @@ def test_a_chain_is_built_from_recipe_rows() -> None:
         "verified_outcome",
         "exact_duplicate",
         "efficiency",
+        "reward",
         "mix",
     ]
 
@@ -179,6 +180,7 @@ def test_a_chain_is_built_from_recipe_rows() -> None:
             [{"name": "difficulty", "policy": "student", "k": "many"}],
             r"filter difficulty.k: Input should be a valid integer; got 'many'",
         ),
+        ([{"name": "reward", "reward": {"name": "verified"}}], r"reward scores trajectories by their task"),
         ([{"name": "efficiency"}], r"efficiency compares with gold, but no demonstrations"),
         (
             [{"name": "verified_outcome"}, {"name": "difficulty", "policy": "student"}],

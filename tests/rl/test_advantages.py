@@ -60,3 +60,13 @@ def test_a_group_shrunk_by_failures_is_dropped_and_counted() -> None:
     failed = trajectory(reward=None, index=1, termination=Termination.INFRA_FAILURE)
     report = advantages([trajectory(index=0), failed])
     assert report.values == {} and report.dropped_singletons == 1
+
+
+def test_the_value_that_is_centred_may_be_another_than_the_verifiers() -> None:
+    """A verified trajectory whose judge failed leaves the group; success is counted all the same."""
+    group = [trajectory(reward=float(index == 0), index=index) for index in range(4)]
+    chosen = dict(zip((item.trajectory_id for item in group), (0.0, 2.0, 1.0, None), strict=True))
+    report = advantages(group, kind=AdvantageKind.DR_GRPO, value=lambda item: chosen[item.trajectory_id])
+    assert list(report.values.values()) == [-1.0, 1.0, 0.0]
+    assert (report.without_reward, report.judge_failures) == (1, 1)
+    assert report.reward_mean == 1.0 and report.success_rate == 0.25

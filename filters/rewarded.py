@@ -1,0 +1,101 @@
+"""Keeps trajectories that a reward of your choice scores at least `threshold`, and stores its parts.
+
+Reasons: `ok`, `low_reward`, `no_reward` (an episode that says nothing of the policy) and `judge_failed`,
+which is never a low reward. The score is the reward's total. The record leaves with the parts of the reward
+beside the verified total, which stays as it is. Not covered: rewards that compare the rollouts of a group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from typing import Any
+
+from data.errors import ConfigError
+from data.tasks import Task
+from data.trajectories import RewardBy, Trajectory
+from filters.base import Judged, Judgement, judged
+from pipeline.rewards import build_reward
+from pipeline.rewards.base import GoldCalls, Score, chosen_total, with_score
+
+TaskLookup = Callable[[str], Task | None]
+"""Task id to the task; None where it is not known."""
+_BATCH = 32
+"""Trajectories that are judged at a time."""
+
+
+class Rewarded:
+    """A chosen reward against a threshold."""
+
+    name = "reward"
+
+    def __init__(
+        self,
+        *,
+        tasks: TaskLookup,
+        reward: Mapping[str, Any],
+        threshold: float = 1.0,
+        gold: GoldCalls | None = None,
+    ) -> None:
+        """`reward`: a row such as {name: tool_cost, weight: 0.1}; `threshold`: the least total kept."""
+        if threshold != threshold:
+            raise ConfigError("reward.threshold must be a number, got NaN")
+        self.tasks, self.threshold, self.reward = tasks, threshold, build_reward(reward, gold=gold)
+        if self.reward.per_group:
+            raise ConfigError(
+                f"reward {self.reward.name} compares the rollouts of a group and a filter sees one at a "
+                f"time; use it in grpo.reward, or filter by another reward"
+            )
+        self._judged: dict[str, Score] = {}
+        """What judges said, by trajectory: a chain may read the pool again, and they are asked once."""
+
+    def __call__(self, trajectories: Iterable[Trajectory]) -> Iterator[Judged]:
+        """Score a stream in batches, in an event loop of its own (a judge may be asked over a network)."""
+        stream = iter(trajectories)
+        runner = asyncio.Runner()
+        with ThreadPoolExecutor(max_workers=1) as thread:
+            try:
+                while batch := list(islice(stream, _BATCH)):
+                    scored = thread.submit(runner.run, self._scored(batch)).result()
+                    yield from (judged(item, self.name, self.judge(item)) for item in scored)
+            finally:
+                thread.submit(runner.run, self.reward.close()).result()
+                thread.submit(runner.close).result()
+
+    def judge(self, trajectory: Trajectory) -> Judgement:
+        """Compare the score on the record with the threshold."""
+        total = chosen_total(trajectory, self.reward.name)
+        if trajectory.reward is None:
+            return Judgement(
+                False, "no_reward", detail=f"{trajectory.termination}: {trajectory.error}".rstrip(": ")
+            )
+        if total is None:
+            return Judgement(False, "judge_failed", detail=trajectory.error)
+        return Judgement(
+            total >= self.threshold, "ok" if total >= self.threshold else "low_reward", score=total
+        )
+
+    async def _scored(self, batch: list[Trajectory]) -> list[Trajectory]:
+        scores = await asyncio.gather(*(self._score(item) for item in batch))
+        name, by = self.reward.name, self.reward.by
+        return [with_score(item, name, score, by=by) for item, score in zip(batch, scores, strict=True)]
+
+    async def _score(self, trajectory: Trajectory) -> Score:
+        known = self._judged.get(trajectory.trajectory_id)
+        if known is not None or trajectory.reward is None:
+            return known or Score(total=None)
+        (score,) = await self.reward.score(self._task(trajectory), [trajectory])
+        if self.reward.by is RewardBy.MODEL:
+            self._judged[trajectory.trajectory_id] = score
+        return score
+
+    def _task(self, trajectory: Trajectory) -> Task:
+        task = self.tasks(trajectory.task_id)
+        if task is None:
+            raise ConfigError(
+                f"filter reward needs task {trajectory.task_id} of trajectory {trajectory.trajectory_id}, "
+                f"which is not in the store; synthesise or import the tasks with the trajectories"
+            )
+        return task
