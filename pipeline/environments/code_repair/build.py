@@ -3,9 +3,9 @@
     python -m pipeline.environments.code_repair.build
 
 A mutant is kept where it fails a hidden case, whatever the shown ones say; one that does not is equivalent
-as far as can be told and is dropped, as is one that only the sandbox's clock stops (its outcome would depend on
-the machine). Of each place at most MAX_PER_SITE mutants are kept. Run it again whenever a program, an operator
-or the harness changes; loading refuses a file made from other programs or with another harness.
+as far as can be told and is dropped, as is one that only the sandbox's clock stops (its outcome would depend
+on the machine). Of each place at most MAX_PER_SITE mutants are kept. Run it again whenever a program, an
+operator or the harness changes; loading refuses a file made from other programs or with another harness.
 """
 
 from __future__ import annotations

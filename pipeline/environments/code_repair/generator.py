@@ -2,8 +2,8 @@
 
 A defect belongs to one split by the digest of its mutations, a pair to the split of both or to none; so
 nothing broken in one split is broken that way in another. The programs of `heldout_unseen` are broken nowhere
-else. Tasks of one defect differ in level, names, neighbours and wording. Not covered: bugs that nobody wrote an
-operator for.
+else. Tasks of one defect differ in level, names, neighbours and wording. Not covered: bugs that nobody wrote
+an operator for.
 """
 
 from __future__ import annotations

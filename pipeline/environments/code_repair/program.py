@@ -22,11 +22,11 @@ Arguments = list[Any]
 KINDS = ("lists", "integers", "strings")
 NUM_DRAWN = 10
 """Hidden cases drawn at random for each program, besides the written ones."""
-_STRING_OR_WORD = re.compile(r'"""[^"]*"""|"[^"\n]*"|\b[A-Za-z_]\w*')
-_QUOTED = re.compile(r"`(\w+)`")
+_STRING_OR_WORD = re.compile(r'("""[^"]*"""|"[^"\n]*"|\b[A-Za-z_]\w*)')
+_QUOTED = re.compile(r"(?<=`)(\w+)(?=`)")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Program:
     """One function. `names` maps identifiers of the source to the other names they may bear."""
 
@@ -40,7 +40,7 @@ class Program:
     draw: Callable[[random.Random], Arguments]
     unseen: bool = False
 
-    @property
+    @functools.cached_property
     def function(self) -> str:
         """Name of the function in the source as written."""
         return self.source.partition("def ")[2].partition("(")[0]
@@ -85,13 +85,14 @@ def plain(value: Any) -> Any:
 
 def renamed(text: str, mapping: Mapping[str, str]) -> str:
     """`text` (Python) with identifiers renamed; strings stay, docstrings change inside backticks only."""
-    if not mapping:
-        return text
+    return "".join([mapping.get(piece, piece) for piece in _pieces(text)])
 
-    def other(match: re.Match[str]) -> str:
-        found = match[0]
-        if not found.startswith('"'):
-            return mapping.get(found, found)
-        return _QUOTED.sub(lambda word: f"`{mapping.get(word[1], word[1])}`", found)
 
-    return _STRING_OR_WORD.sub(other, text)
+@functools.lru_cache(maxsize=8192)
+def _pieces(text: str) -> tuple[str, ...]:
+    """The text in order, each word that is a name a piece of its own."""
+    pieces: list[str] = []
+    for index, piece in enumerate(_STRING_OR_WORD.split(text)):
+        is_docstring = index % 2 and piece.startswith('"""')
+        pieces += _QUOTED.split(piece) if is_docstring else [piece]
+    return tuple(pieces)

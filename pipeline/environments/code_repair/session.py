@@ -21,7 +21,7 @@ from pipeline.environments.code_repair.runs import CallResult, PlannedCall, run_
 from pipeline.environments.sandboxed import SandboxRunner
 from pipeline.environments.toolkit import ToolSession
 from pipeline.environments.tools import ToolError, ToolResponse, tool
-from pipeline.errors import EnvironmentFailure
+from pipeline.errors import EnvironmentFailure, JudgeError
 
 TESTS = "tests.py"
 MAX_FILE_LENGTH = 10_000
@@ -96,7 +96,10 @@ class RepairSession(ToolSession):
         """Run the hidden cases where something was submitted, then judge; milestones are components."""
         if self.finished:
             private = self.task.private_value()
-            results = await self._run(self._calls(private["calls"]), VERIFY_SECONDS)
+            try:
+                results = await self._run(self._calls(private["calls"]), VERIFY_SECONDS)
+            except EnvironmentFailure as error:
+                raise JudgeError(f"the hidden cases could not be run: {error}") from error
             self._hidden = _right(results, private["values"])
         reward = await super().verify(trajectory)
         paid = [
