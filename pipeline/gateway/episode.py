@@ -133,9 +133,12 @@ class RecordedEpisode:
 
     def _finished(self, key: str, task: asyncio.Task[Answer]) -> None:
         """Forget a request that failed, so that its repetition is a new try."""
-        self.touched_at = self._clock()
-        if task.cancelled() or task.exception() is not None:
+        self.touch()
+        error = None if task.cancelled() else task.exception()
+        if task.cancelled() or error is not None:
             self._asked.pop(key, None)
+        if error is not None and not isinstance(error, RequestError):
+            self.broke(key, f"internal error: {type(error).__name__}")
 
     async def _sample(self, ask: Ask) -> Answer:
         place = self.tree.place(ask)
@@ -200,9 +203,13 @@ class RecordedEpisode:
                     place.prompt, sampling, n=ask.n, affinity=f"{self.task.task_id}/{self.key}"
                 )
             found = trusted(completions, count=ask.n, limit=limit)
-        except (EngineError, TimeoutError) as error:
-            what = str(error) or f"no answer within {self._engine_seconds:g} s"
-            self._failed[ask.key] = f"{type(error).__name__}: {what}"
+        except Exception as error:
+            what = type(error).__name__
+            if isinstance(error, EngineError):
+                what += f": {error}"
+            elif isinstance(error, TimeoutError):
+                what += f": no answer within {self._engine_seconds:g} s"
+            self.broke(ask.key, what)
             raise RequestError(
                 f"the model server failed: {what}", status=503, code="engine_error", retry_after=1.0
             ) from error

@@ -18,6 +18,7 @@ import h11
 from pipeline.errors import ConfigError
 
 _CHUNK = 1 << 16
+_LINGER_SECONDS = 1.0
 _log = logging.getLogger("trajsmith.gateway")
 
 
@@ -131,6 +132,8 @@ class _Connection:
             if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
                 return
             await self._send(response)
+            if self._http.their_state is h11.ERROR:
+                await self._linger()
             if {self._http.our_state, self._http.their_state} != {h11.DONE}:
                 return
             self._http.start_next_cycle()
@@ -180,6 +183,14 @@ class _Connection:
         for piece in pieces:
             await self._write(h11.Data(data=piece))
         await self._write(h11.EndOfMessage())
+
+    async def _linger(self) -> None:
+        """Take what the client still sends: closing at once would lose it the answer."""
+        self._writer.write_eof()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER_SECONDS):
+                while await self._reader.read(_CHUNK):
+                    pass
 
     async def _write(self, event: h11.Event) -> None:
         data = self._http.send(event)
