@@ -14,7 +14,7 @@ from pipeline.errors import EngineError
 from tests.pipeline.gateway.conftest import LOOK, LOOK_A, sampled
 from tests.pipeline.rollout_world import call_text
 
-START = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Find it."}]
+START: list[Any] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Find it."}]
 TWO_CALLS = "Let me see.\n" + LOOK_A + "\n" + call_text("look", key="b")
 FLAT = {"type": "function", **LOOK["function"]}
 NATIVE = {"name": "look", "description": "Look up", "input_schema": LOOK["function"]["parameters"]}
