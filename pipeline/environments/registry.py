@@ -19,6 +19,8 @@ ENVIRONMENTS = {
     "files": "pipeline.environments.files:load",
     "search_desk": "pipeline.environments.search_desk:load",
     "code_repair": "pipeline.environments.code_repair:load",
+    "python_math": "pipeline.environments.python_math:load",
+    "reasoning_gym": "pipeline.environments.adapters.reasoning_gym:load",
     "bfcl_multi_turn": "pipeline.environments.bfcl:load",
     "bfcl_single_turn": "pipeline.environments.bfcl.single:load",
     "tau2": "pipeline.environments.tau2:load",
