@@ -146,6 +146,8 @@ def read_structured(text: str, schema: dict[str, Any]) -> tuple[Any, str]:
     found, value = find_json(text)
     if not found:
         return None, "it holds no JSON value"
+    if _other_values(text, value, Draft202012Validator(schema)):
+        return None, "it holds two different values that fit; give one"
     errors = sorted(
         Draft202012Validator(schema).iter_errors(value), key=lambda error: list(map(str, error.path))
     )
@@ -155,9 +157,35 @@ def read_structured(text: str, schema: dict[str, Any]) -> tuple[Any, str]:
     return value, ""
 
 
+def _other_values(text: str, value: Any, validator: Any) -> bool:
+    """Whether another object or array in the text fits as well: a reply with two verdicts has none."""
+    decoder, start, stripped = _decoder(), 0, text.strip()
+    while 0 <= start < len(stripped):
+        try:
+            other, end = decoder.raw_decode(stripped, start)
+        except (ValueError, RecursionError):
+            end = start + 1
+        else:
+            if other != value and isinstance(other, dict | list) and validator.is_valid(other):
+                return True
+        start = next((index for index in range(end, len(stripped)) if stripped[index] in "{["), -1)
+    return False
+
+
+def _decoder() -> json.JSONDecoder:
+    """Strict: no NaN, and no key twice in an object, of which the last would silently win."""
+    return json.JSONDecoder(parse_constant=_refuse, object_pairs_hook=_unique)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len({key for key, _ in pairs}) < len(pairs):
+        raise ValueError("a key stands twice")
+    return dict(pairs)
+
+
 def find_json(text: str) -> tuple[bool, Any]:
     """(True, value) of the text itself, or of its first JSON object or array, whatever stands around it."""
-    decoder = json.JSONDecoder(parse_constant=_refuse)
+    decoder = _decoder()
     stripped = text.strip()
     starts = [0] if stripped else []
     starts += [index for index, letter in enumerate(stripped) if letter in "{[" and index]

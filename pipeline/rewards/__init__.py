@@ -34,6 +34,10 @@ REWARDS = {
     "three_dimensions": "pipeline.rewards.three_dimensions:ThreeDimensions",
     "overlong": "pipeline.rewards.overlong:Overlong",
     "weighted": "pipeline.rewards.weighted:Weighted",
+    "judge": "pipeline.rewards.judge:Judge",
+    "judge_pairs": "pipeline.rewards.judge_pairs:JudgePairs",
+    "checklist": "pipeline.rewards.checklist:Checklist",
+    "rubrics": "pipeline.rewards.rubrics:Rubrics",
 }
 """Name to class; loaded only when asked for."""
 

@@ -13,7 +13,7 @@ import pytest
 from data import messages
 from data.messages import ParseStatus, ToolCall, ToolResult, ToolSpec, Turn
 from data.trajectories import Span, SpanKind
-from pipeline.chat.core import ChatBudget, find_json
+from pipeline.chat.core import ChatBudget, find_json, read_structured
 from pipeline.chat.engine import EngineChat
 from pipeline.chat.openai import OpenAIChat
 from pipeline.chat.scripted import ScriptedChat
@@ -213,3 +213,19 @@ def test_an_engine_and_a_renderer_make_a_chat(tmp_path: Path) -> None:
     assert engine.num_calls == 2
     assert chat.sampling.stop_token_ids == (0,)
     assert chat.budget.tokens == 2 * (len("Judge.|How good?") * 2 + 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ('{"v": 1} or rather {"v": 2}', "it holds two different values that fit; give one"),
+        ('{"v": 1}, so {"v": 1}', ""),
+        ('{"why": "no"} {"v": 2}', "at the top level"),
+        ('{"v": 1, "v": 2}', "it holds no JSON value"),
+        ('[] {"v": 1} {"w": 2}', "at the top level"),
+    ],
+)
+def test_a_reply_with_two_verdicts_is_none(text: str, error: str) -> None:
+    schema = {"type": "object", "properties": {"v": {"type": "integer"}}, "required": ["v"]}
+    found = read_structured(text, schema)
+    assert found[1].startswith(error) and (found[0] == {"v": 1}) is (error == "")

@@ -44,7 +44,7 @@ PROGRAMS = (
     "math",
 )
 
-JUDGED: set[str] = set()
+JUDGED = {"judge", "judge_pairs", "checklist", "rubrics"}
 
 
 def score(row: dict[str, Any] | str, item: Trajectory, *, private: Any = None, gold: Any = GOLD) -> Score:
