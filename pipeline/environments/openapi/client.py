@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import functools
 import os
+import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +27,7 @@ from pipeline.errors import ConfigError, EnvironmentFailure
 _REPEATABLE = ("GET", "HEAD", "OPTIONS", "PUT", "DELETE")
 _REDIRECTS = (301, 302, 303, 307, 308)
 _MAX_REDIRECTS = 5
+_BINARY = ("image/", "audio/", "video/", "application/octet-stream", "application/zip")
 _BLOT = "***"
 _MIN_BLOTTED = 4
 """Shorter credentials would blot out half of every answer."""
@@ -50,7 +53,7 @@ class Answer:
     status: int
     media_type: str
     text: str
-    cut: bool = False
+    """Cut at `max_bytes`, which "..." at its end says."""
 
 
 @dataclass(frozen=True)
@@ -102,9 +105,11 @@ class ApiClient:
         self.url = checked_base_url(url)
         self._credentials, self._policy = dict(credentials or {}), policy or ClientPolicy()
         self._sleep = sleep
-        self._transport = _KeyedTransport(transport or httpx.AsyncHTTPTransport(trust_env=False))
         self._client = httpx.AsyncClient(
-            transport=self._transport, timeout=self._policy.timeout, headers=headers, trust_env=False
+            transport=_KeyedTransport(transport or _transport(self.url)),
+            timeout=self._policy.timeout,
+            headers=headers,
+            trust_env=False,
         )
 
     async def send(self, request: ApiRequest, *, schemes: Sequence[str] = ()) -> Answer:
@@ -165,22 +170,20 @@ class ApiClient:
         return str(there)
 
     async def _read(self, reply: httpx.Response) -> Answer:
-        data, cut = b"", False
+        data, mark = b"", ""
         async for chunk in reply.aiter_bytes():
             data += chunk
             if len(data) > self._policy.max_bytes:
-                data, cut = data[: self._policy.max_bytes], True
+                data, mark = data[: self._policy.max_bytes], "..."
                 break
         media_type = reply.headers.get("content-type", "").split(";")[0].strip().lower()
-        binary = media_type.startswith(("image/", "audio/", "video/", "application/octet", "application/zip"))
-        if binary:
-            return Answer(reply.status_code, media_type, f"<{len(data)} bytes of {media_type}>", cut)
-        encoding = reply.charset_encoding or "utf-8"
+        if media_type.startswith(_BINARY):
+            return Answer(reply.status_code, media_type, f"<{len(data)} bytes of {media_type}>")
         try:
-            text = data.decode(encoding, errors="replace")
+            text = data.decode(reply.charset_encoding or "utf-8", errors="replace")
         except LookupError:
             text = data.decode("utf-8", errors="replace")
-        return Answer(reply.status_code, media_type, self.blotted(text), cut)
+        return Answer(reply.status_code, media_type, self.blotted(text) + mark)
 
     def blotted(self, text: str) -> str:
         """`text` without any credential, however it is encoded."""
@@ -235,6 +238,17 @@ class _KeyedTransport(httpx.AsyncBaseTransport):
 
     async def aclose(self) -> None:
         await self._inner.aclose()
+
+
+def _transport(url: str) -> httpx.AsyncHTTPTransport:
+    """One TLS context for all sessions, since making one takes longer than a call; none for http."""
+    secure = url.startswith("https:")
+    return httpx.AsyncHTTPTransport(verify=_tls() if secure else False, trust_env=False)
+
+
+@functools.cache
+def _tls() -> ssl.SSLContext:
+    return httpx.create_ssl_context(trust_env=False)
 
 
 def checked_base_url(url: str) -> str:

@@ -104,7 +104,7 @@ def _listed(document: Document) -> Iterator[tuple[str, str, dict[str, Any], list
 
 
 def _name(item: dict[str, Any], method: str, path: str) -> str:
-    text = str(item.get("operationId") or f"{method}_{path}")
+    text = str(item.get("operationId") or f"{method}{path}")
     return re.sub(r"[^A-Za-z0-9_-]+", "_", text).strip("_")[:_MAX_NAME] or method
 
 

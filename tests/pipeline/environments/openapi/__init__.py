@@ -1,0 +1,1 @@
+"""OpenAPI documents as tools, against a real server on the loopback."""

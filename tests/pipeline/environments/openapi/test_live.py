@@ -1,0 +1,356 @@
+"""Live sessions against a real server: worlds, failures, credentials that never show."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from data import canonical
+from data.messages import ToolResult, ToolStatus, assistant
+from data.trajectories import Trajectory
+from pipeline.environments.cassette import with_cassette
+from pipeline.environments.check import check_environment
+from pipeline.environments.gold import PlannedGold, call
+from pipeline.environments.openapi.environment import OpenApiEnvironment, load
+from pipeline.environments.openapi.lease import Lease
+from pipeline.environments.openapi.process import LocalServer
+from pipeline.environments.play import play
+from pipeline.errors import ConfigError, EnvironmentFailure, JudgeError
+from tests.pipeline.environments.conftest import Run
+from tests.pipeline.environments.openapi.api_server import DOCUMENT, ItemServer, serving
+
+SECRET = "s3cret/Key+with=signs"
+TASKS = """
+- prompt: Add a blue lamp.
+  gold: [{name: createItem, arguments: {name: lamp, tag: blue}}]
+  checks:
+    - {get: "/items?tag=blue", equals: [{id: 1, name: lamp, tag: blue}]}
+- prompt: Add a chair and a table, then remove the chair.
+  split: heldout
+  gold:
+    - {name: createItem, arguments: {name: chair}}
+    - {name: createItem, arguments: {name: table}}
+    - {name: deleteItem, arguments: {id: {$result: 0/id}}}
+  checks:
+    - {get: /items/1, status: 404}
+    - {get: /items, at: "0", contains: {name: table}}
+"""
+
+
+@pytest.fixture
+def server() -> Iterator[ItemServer]:
+    with serving() as running:
+        yield running
+
+
+@pytest.fixture
+def make(tmp_path: Path, server: ItemServer) -> Any:
+    def made(*, tasks: str = TASKS, **options: Any) -> OpenApiEnvironment:
+        (tmp_path / "api.json").write_text(json.dumps(DOCUMENT))
+        (tmp_path / "tasks.yaml").write_text(tasks)
+        defaults = {"url": server.url, "session_header": "X-Session", "policy": {"backoff": 0.0}}
+        return load(document=tmp_path / "api.json", tasks=tmp_path / "tasks.yaml", **{**defaults, **options})
+
+    return made
+
+
+async def ask(environment: OpenApiEnvironment, name: str, /, **arguments: Any) -> ToolResult:
+    """One call in a session of its own."""
+    session = await environment.open(next(environment.tasks("train")))
+    try:
+        return await session.call(name, arguments, "c1")
+    finally:
+        await session.close()
+
+
+def test_the_environment_check_is_green(run: Run, make: Any) -> None:
+    environment = make(operations=["listItems", "createItem", "getItem", "deleteItem"])
+    results = run(check_environment(environment))
+    assert [result for result in results if not result.passed] == []
+    assert environment.num_open == 0
+
+
+def test_reset_makes_a_shared_server_fresh_and_one_session_runs_at_a_time(
+    run: Run, make: Any, server: ItemServer
+) -> None:
+    environment = make(session_header="", reset="reset")
+    assert "reset" not in [spec.name for spec in environment_tools(run, environment)]
+
+    async def both() -> list[Trajectory]:
+        tasks = [*environment.tasks("train"), *environment.tasks("heldout")]
+        return await asyncio.gather(*(play(environment, task, environment.gold(task)) for task in tasks))
+
+    assert [played.success for played in run(both())] == [True, True]
+    assert [path for _, path, _, _ in server.received].count("/v1/reset") == 2
+
+
+def environment_tools(run: Run, environment: OpenApiEnvironment) -> Any:
+    async def tools() -> Any:
+        async with await environment.open(next(environment.tasks("train"))) as session:
+            return session.tools
+
+    return run(tools())
+
+
+def test_a_lease_that_does_not_end_is_an_infrastructure_failure(run: Run) -> None:
+    async def twice() -> None:
+        lease = Lease(wait_seconds=0.05)
+        await lease.take()
+        await lease.take()
+
+    with pytest.raises(EnvironmentFailure, match="one session runs at a time"):
+        run(twice())
+
+
+def test_the_servers_words_reach_the_agent_and_bad_arguments_never_the_server(
+    run: Run, make: Any, server: ItemServer
+) -> None:
+    result = run(ask(make(), "getItem", id=7))
+    assert (result.status, result.text) == (ToolStatus.TOOL_ERROR, "HTTP 404: no item 7")
+    before = len(server.received)
+    for arguments in ({"id": "7"}, {"id": 7, "extra": 1}, {}):
+        assert run(ask(make(), "getItem", **arguments)).status is ToolStatus.TOOL_ERROR
+    assert run(ask(make(), "createItem", name="a", id=3)).text == "unknown argument: id; arguments: name, tag"
+    assert run(ask(make(), "nope")).status is ToolStatus.TOOL_ERROR
+    assert len(server.received) == before
+
+
+def test_answers_are_compact_and_trimmed_to_what_is_kept(run: Run, make: Any) -> None:
+    assert run(ask(make(), "createItem", name="a")).text == '{"id":1,"tag":"red","name":"a"}'
+    kept = make(keep={"createItem": ["name", "id"]})
+    assert run(ask(kept, "createItem", name="a")).text == '{"name":"a","id":1}'
+    short = run(ask(make(limits={"max_tool_response_length": 12}), "createItem", name="a"))
+    assert (short.text, short.truncated) == ('{"id":1,"...', True)
+    assert kept.version != make().version
+
+
+@pytest.mark.parametrize(
+    ("script", "name", "arguments", "status", "asked"),
+    [
+        ([503, 429], "listItems", {}, ToolStatus.OK, 3),
+        (["cut", 500], "listItems", {}, ToolStatus.OK, 3),
+        ([502, 502, 502], "listItems", {}, ToolStatus.INFRA_ERROR, 3),
+        ([500], "createItem", {"name": "a"}, ToolStatus.INFRA_ERROR, 1),
+        (["cut"], "createItem", {"name": "a"}, ToolStatus.INFRA_ERROR, 1),
+        ([429], "createItem", {"name": "a"}, ToolStatus.OK, 2),
+        ([401], "listItems", {}, ToolStatus.INFRA_ERROR, 1),
+        ([403], "listItems", {}, ToolStatus.TOOL_ERROR, 1),
+        ([(200, {"content-type": "image/png"}, "PNG")], "listItems", {}, ToolStatus.OK, 1),
+        ([(302, {"location": "/v1/moved"}, "")] * 7, "listItems", {}, ToolStatus.INFRA_ERROR, 6),
+    ],
+)
+def test_what_is_nobodys_fault_is_tried_again_and_never_a_tool_error(
+    run: Run,
+    make: Any,
+    server: ItemServer,
+    script: list[Any],
+    name: str,
+    arguments: dict[str, Any],
+    status: ToolStatus,
+    asked: int,
+) -> None:
+    """A POST is repeated only where the server said that it did not act."""
+    server.script.extend(script)
+    result = run(ask(make(), name, **arguments))
+    assert (result.status, len(server.received)) == (status, asked)
+    if name == "createItem" and status is ToolStatus.OK:
+        assert json.loads(result.text)["id"] == 1
+
+
+def test_a_dead_server_and_a_timeout_are_infrastructure_errors(run: Run, make: Any) -> None:
+    def late(request: httpx.Request) -> httpx.Response:
+        raise httpx.ReadTimeout("too late", request=request)
+
+    dead = run(ask(make(url="http://127.0.0.1:9/v1"), "listItems"))
+    slow = run(ask(make(transport=httpx.MockTransport(late)), "listItems"))
+    assert [dead.status, slow.status] == [ToolStatus.INFRA_ERROR] * 2
+    assert "ConnectError" in dead.text and "failed in 3 tries: ReadTimeout" in slow.text
+
+
+def test_only_the_given_server_is_called(run: Run, make: Any, server: ItemServer) -> None:
+    assert run(ask(make(), "moved")).text == "[]"
+    away = run(ask(make(), "away"))
+    assert away.status is ToolStatus.INFRA_ERROR
+    assert "redirects to http://127.0.0.2; only the given server is called" in away.text
+    assert all(headers["host"] in server.url for _, _, headers, _ in server.received)
+    for url in ("ftp://a", "http://user:pw@a/v1", "http://a/?key=1", ""):
+        with pytest.raises(ConfigError, match="URL"):
+            make(url=url)
+
+
+def test_a_credential_is_on_the_wire_and_nowhere_else(
+    run: Run,
+    make: Any,
+    server: ItemServer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("ITEMS_KEY", SECRET)
+    monkeypatch.setenv("ITEMS_LOGIN", f"anna:{SECRET}")
+    caplog.set_level(logging.DEBUG)
+    environment = make(
+        auth={"key": "ITEMS_KEY", "query": "ITEMS_KEY", "basic": "ITEMS_LOGIN"},
+        tasks="- prompt: Echo.\n  gold: [{name: echo}, {name: away}]\n",
+        session_header="",
+    )
+    taped = with_cassette(environment, tmp_path / "tape.jsonl")
+    server.script.append((500, {}, f"bad key {SECRET}"))
+
+    async def episode() -> tuple[Trajectory, list[str]]:
+        task = next(environment.tasks("train"))
+        failing = await environment.open(task)
+        snapshots = [canonical.dumps((await failing.call("listItems", {}, "c0")).model_dump())]
+        server.script.extend([(418, {}, f"no {SECRET}"), (500, {}, f"bad {SECRET}"), "cut", "cut"])
+        for name in ("listItems", "listItems"):
+            session = await environment.open(task)
+            snapshots.append((await session.call(name, {}, "c1")).model_dump_json())
+            snapshots.append(repr(session.__dict__))
+            await session.close()
+        await failing.close()
+        session = await taped.open(task)
+        result = await session.call("echo", {}, "c1")
+        snapshots += [result.model_dump_json(), session.snapshot().decode("latin-1")]
+        await session.close()
+        return await play(environment, task, PlannedGold(plan())), snapshots
+
+    def plan() -> Any:
+        yield call("echo")
+        yield assistant("Done.")
+
+    played, texts = run(episode())
+    sent = [headers for _, path, headers, _ in server.received if path.startswith("/v1/echo")]
+    query = next(path for _, path, _, _ in server.received if path.startswith("/v1/echo"))
+    assert "api_key=s3cret%2FKey%2Bwith%3Dsigns" in query
+    basic = base64.b64encode(f"anna:{SECRET}".encode()).decode()
+    assert sent[0]["authorization"] == f"Basic {basic}"
+    assert any(headers.get("x-api-key") == SECRET for _, _, headers, _ in server.received)
+    everything = "\n".join(
+        [
+            *texts,
+            played.model_dump_json(),
+            caplog.text,
+            repr(environment.__dict__),
+            environment.version,
+            (tmp_path / "tape.jsonl").read_text(),
+        ]
+    )
+    assert "***" in everything and "/v1/echo" in caplog.text
+    for form in (SECRET, "s3cret", "s3cret%2FKey%2Bwith%3Dsigns", basic):
+        assert form not in everything, everything[max(0, everything.index(form) - 200) :][:400]
+
+
+def test_a_wrong_auth_option_is_told_without_the_secret(
+    run: Run, make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ABSENT", raising=False)
+    with pytest.raises(ConfigError, match=r"schemes \['nope'\]; there are bearer, basic, key"):
+        make(auth={"nope": "ABSENT"})
+    environment = make(auth={"key": "ABSENT"})
+    with pytest.raises(ConfigError, match="environment variable ABSENT is not set"):
+        run(ask(environment, "listItems"))
+    monkeypatch.setenv("ABSENT", f"{SECRET}\nX-Admin: 1")
+    with pytest.raises(ConfigError, match="printable ASCII") as caught:
+        run(ask(environment, "listItems"))
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_restored_session_replays_its_calls_and_notices_another_world(
+    run: Run, make: Any, server: ItemServer
+) -> None:
+    environment = make()
+
+    async def episode() -> tuple[ToolResult, ToolResult]:
+        task = next(environment.tasks("train"))
+        async with await environment.open(task) as session:
+            await session.call("createItem", {"name": "a"}, "c1")
+            kept = session.snapshot()
+            await session.call("createItem", {"name": "b"}, "c2")
+            session.restore(kept)
+            again = await session.call("listItems", {}, "c3")
+        other = await environment.open(task)
+        other.restore(kept)
+        server.script.append((201, {"content-type": "application/json"}, '{"id": 9}'))
+        broken = await other.call("listItems", {}, "c3")
+        await other.close()
+        return again, broken
+
+    again, broken = run(episode())
+    assert [item["name"] for item in json.loads(again.text)] == ["a"]
+    assert broken.status is ToolStatus.INFRA_ERROR and "replaying createItem answered" in broken.text
+
+    async def shared() -> None:
+        free = make(session_header="", tasks="- prompt: a\n  gold: [{name: listItems}]\n")
+        async with await free.open(next(free.tasks("train"))) as session:
+            await session.call("listItems", {}, "c1")
+            session.restore(session.snapshot())
+
+    with pytest.raises(EnvironmentFailure, match="cannot be restored; give the environment start, reset"):
+        run(shared())
+
+
+def test_a_shared_world_is_live_and_takes_no_check_that_a_cassette_blinds(run: Run, make: Any) -> None:
+    tasks = "- prompt: a\n  gold: [{name: listItems}]\n"
+
+    async def live(environment: OpenApiEnvironment) -> tuple[str, ...]:
+        async with await environment.open(next(environment.tasks("train"))) as session:
+            return session.live_tools
+
+    assert "listItems" in run(live(make(session_header="", tasks=tasks)))
+    assert run(live(make(tasks=tasks))) == ()
+    with pytest.raises(ConfigError, match="has a `get` check, and the API is shared and live"):
+        make(session_header="")
+
+
+def test_a_check_that_cannot_be_asked_is_no_reward(run: Run, make: Any, server: ItemServer) -> None:
+    environment = make()
+    task = next(environment.tasks("train"))
+
+    async def judged() -> Any:
+        session = await environment.open(task)
+        played = await play(environment, task, environment.gold(task))
+        server.script.extend([500] * 3)
+        try:
+            return await session.verify(played)
+        finally:
+            await session.close()
+
+    with pytest.raises(JudgeError, match="check 0 of task"):
+        run(judged())
+
+
+@pytest.mark.parametrize(
+    ("check", "said"),
+    [
+        ("{get: items, status: 200}", "is no path below the base URL"),
+        ("{get: //evil.example/a, status: 200}", "is no path below the base URL"),
+        ("{get: /items}", "say what must hold"),
+        ("{get: /items, equals: 1, contains: 2}", "keys are get"),
+        ("{get: /items, status: ok}", "status is a number"),
+    ],
+)
+def test_a_wrong_get_check_is_told(make: Any, check: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        make(tasks=f"- prompt: a\n  gold: [{{name: listItems}}]\n  checks: [{check}]\n")
+
+
+def test_a_server_that_does_not_start_is_told_with_its_words(run: Run) -> None:
+    async def start(*command: str) -> None:
+        server = LocalServer(command, start_seconds=20)
+        await server.start(seed=3)
+
+    with pytest.raises(EnvironmentFailure, match=r"did not serve port \d+: no licence for seed 3"):
+        run(start(sys.executable, "-S", "-c", "raise SystemExit('no licence for seed {seed}')", "{port}"))
+    with pytest.raises(ConfigError, match=r"has no \{port\}"):
+        run(start(sys.executable))
+    with pytest.raises(ConfigError, match="cannot be run"):
+        run(start("/no/such/program", "{port}"))

@@ -1,0 +1,1 @@
+"""Tools that only have a document, played by a chat."""
