@@ -32,7 +32,7 @@ def test_knobs_make_it_harder_and_another_version() -> None:
 
 def test_partial_credit_is_a_component_and_no_success() -> None:
     async def total(text: str | None) -> tuple[float, float]:
-        environment = load_environment("reasoning_gym", dataset="word_sorting")
+        environment = ReasoningGymEnvironment(dataset="word_sorting")
         task = next(environment.tasks("train"))
         async with await environment.open(task) as session:
             if text is not None:
