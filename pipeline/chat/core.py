@@ -146,14 +146,14 @@ def read_structured(text: str, schema: dict[str, Any]) -> tuple[Any, str]:
     found, value = find_json(text)
     if not found:
         return None, "it holds no JSON value"
-    if _other_values(text, value, Draft202012Validator(schema)):
-        return None, "it holds two different values that fit; give one"
     errors = sorted(
         Draft202012Validator(schema).iter_errors(value), key=lambda error: list(map(str, error.path))
     )
     if errors:
         where = "/".join(map(str, errors[0].absolute_path)) or "the top level"
         return None, f"at {where}: {errors[0].message:.300}"
+    if _other_values(text, value, Draft202012Validator(schema)):
+        return None, "it holds two different values that fit; give one"
     return value, ""
 
 
