@@ -73,7 +73,9 @@ def make_environment(domain: str, *, solo_mode: bool = False) -> Any:
     if domain == "telecom":
         copied = shared.model_copy(deep=True)
         user_database = _shared_user_database().model_copy(deep=True)
-        return module.get_environment(db=copied, user_db=user_database, solo_mode=solo_mode)
+        made = module.get_environment(db=copied, user_db=user_database)
+        made.solo_mode = solo_mode  # its setter builds every tool anew to see that no two share a name
+        return made
     database = type(shared).model_construct(
         **{name: Table(getattr(shared, name)) for name in type(shared).model_fields}
     )
