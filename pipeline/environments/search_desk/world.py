@@ -82,8 +82,9 @@ class _Maker:
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
         self._used: set[str] = set()
+        self._words: set[str] = set()
         self._entities: dict[str, Entity] = {}
-        self._families = tuple(self._word(3) for _ in range(150))
+        self._families = tuple(self._own_word() for _ in range(150))
         self._names = {kind: [self._name(kind) for _ in range(count)] for kind, count in NUM.items()}
         self._rivers = [self._word(2) for _ in range(70)]
         self._currencies = [self._word(2).lower() for _ in range(NUM["country"])]
@@ -160,12 +161,20 @@ class _Maker:
             elif kind == "work":
                 name = f"{rng.choice(_THINGS)} of {rng.choice(self._families)}"
             elif kind == "company":
-                name = f"{self._word(3)} {rng.choice(_FORMS)}"
+                name = f"{self._own_word()} {rng.choice(_FORMS)}"
             else:
-                name = f"{self._word(3)} Academy" if kind == "school" else self._word(3)
+                name = self._own_word() + (" Academy" if kind == "school" else "")
             if name not in self._used:
                 self._used.add(name)
                 return name
+
+    def _own_word(self) -> str:
+        """A word of three syllables that stands in no other name, so that a name finds its document."""
+        while True:
+            word = self._word(3)
+            if word not in self._words:
+                self._words.add(word)
+                return word
 
     def _word(self, syllables: int) -> str:
         return "".join(self.rng.choice(_SYLLABLES) for _ in range(syllables)).capitalize()

@@ -13,7 +13,7 @@ from typing import Protocol
 from pipeline.environments.sql.results import ResultSet, Row
 from pipeline.errors import ConfigError
 
-MAX_SQL_LENGTH = 20_000
+MAX_SQL_LENGTH = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +26,11 @@ class SqlLimits:
     """Rows fetched; a result cut here equals nothing."""
     shown_rows: int = 20
     """Rows an agent is shown."""
-    max_cell_bytes: int = 1_000_000
+    max_cell_bytes: int = 200_000
     """Largest text or blob a statement may make or read."""
     max_seconds: float = 10.0
-    """DuckDB only, which counts no steps: a statement is stopped after so long."""
+    """A statement is stopped after so long: the limit for DuckDB, which counts no steps, the last resort for
+    SQLite."""
     max_growth_bytes: int = 64_000_000
     """How far a writable copy may grow (SQLite), and the memory of a statement beyond that size (DuckDB)."""
 

@@ -203,16 +203,16 @@ def _source(path: Path, limits: SqlLimits) -> Source:
 
 
 def _rows(path: Path) -> list[tuple[int, SqlTaskRow]]:
+    if path.suffix not in (".jsonl", ".yaml", ".yml"):
+        raise ConfigError(f"task file {path}: the name must end in .jsonl, .yaml or .yml")
     text = read_text(path)
     if path.suffix == ".jsonl":
         values = []
         for number, line in enumerate(text.splitlines(), 1):
             if line.strip():
                 values.append((number, _json(line, f"{path}, line {number}")))
-    elif path.suffix in (".yaml", ".yml"):
-        values = parse_items(text, where=str(path))
     else:
-        raise ConfigError(f"task file {path}: the name must end in .jsonl, .yaml or .yml")
+        values = parse_items(text, where=str(path))
     return [(line, _row(value, f"{path}, line {line}")) for line, value in values]
 
 

@@ -4,8 +4,9 @@ A statement may SELECT, call harmless functions and read the schema; a writable 
 and DELETE. Refused: ATTACH, VACUUM, transactions, schema changes, every PRAGMA but those that describe
 tables, load_extension, random values (they would not replay) and functions that inflate memory. Steps of
 SQLite's virtual machine are counted and limited; they depend on the query, the data and SQLite's version, not
-on the machine. Not covered: `date('now')` (replays differ from day to day); a single function call that is
-slow within `max_cell_bytes`.
+on the machine; `max_seconds` is the last resort against single steps that are slow. Not covered:
+`date('now')` (replays differ from day to day); limits on the whole process other than the 2 GB that SQLite
+may use in it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import hashlib
 import shutil
 import sqlite3
 import tempfile
+import time
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,11 +25,11 @@ from pipeline.environments.sql.results import ResultSet, Row
 from pipeline.environments.tools import ToolError
 from pipeline.errors import ConfigError, EnvironmentFailure
 
-STEP_UNIT = 100
+STEP_UNIT = 50
 """Steps are counted in units of so many; cheaper queries cost 0 to a unit."""
 _SMALL_BYTES = 4_000_000
-_HEAP_LIMIT_BYTES = 4_000_000_000
-"""All SQLite memory of this process: the last resort against a statement that sorts without end."""
+_HEAP_LIMIT_BYTES = 2_000_000_000
+"""All SQLite memory of this process, open copies included: what stops a statement that sorts without end."""
 _READ_PRAGMAS = {"table_info", "table_xinfo", "table_list", "index_list", "index_info", "foreign_key_list"}
 _INTERNAL_PRAGMAS = {"data_version"}
 """Full-text tables ask for it themselves."""
@@ -36,6 +38,7 @@ _REFUSED_FUNCTIONS = {
     "readfile", "writefile", "edit", "sqlite_compileoption_get", "sqlite_compileoption_used",
 }  # fmt: skip
 _REFUSED_TABLES = {"sqlite_stmt", "dbstat", "sqlite_dbpage"}
+_REFUSALS = ("not authorized", "prohibited", "may not be modified", "vtable constructor failed")
 _BROKEN = {
     sqlite3.SQLITE_CORRUPT,
     sqlite3.SQLITE_IOERR,
@@ -61,6 +64,8 @@ class SqliteDatabase:
     ) -> None:
         self._limits, self._writable = limits, writable
         self._steps = 0
+        self._running = False
+        self._stop_at = 0.0
         self.small = path is None and len(image) <= _SMALL_BYTES
         target = ":memory:" if path is None else f"{path.as_uri()}?mode=ro&immutable=1"
         self._connection = sqlite3.connect(
@@ -76,15 +81,18 @@ class SqliteDatabase:
         """Execute one statement, always measured; all effects of a failed one are undone."""
         if len(sql) > MAX_SQL_LENGTH:
             raise ToolError(f"the statement is longer than {MAX_SQL_LENGTH} characters")
-        self._steps = 0
+        self._steps, self._running = 0, True
+        self._stop_at = time.perf_counter() + self._limits.max_seconds
         cursor = self._connection.cursor()
         try:
             cursor.execute(sql)
             rows = cursor.fetchmany(self._limits.max_rows + 1)
         except (sqlite3.Error, sqlite3.Warning, MemoryError, UnicodeEncodeError) as error:
+            self._arm()  # a refused statement may have dropped the schema, and open full-text tables with it
             raise self._translated(error) from None
         finally:
             cursor.close()
+            self._running = False
         columns = tuple(str(item[0]) for item in cursor.description or ())
         complete = len(rows) <= self._limits.max_rows
         return ResultSet(columns, tuple(rows[: self._limits.max_rows]), complete, self._steps)
@@ -131,7 +139,12 @@ class SqliteDatabase:
         if not image:
             return
         self._connection.set_authorizer(None)
-        self._connection.deserialize(image)
+        try:
+            self._connection.deserialize(image)
+        except MemoryError as error:
+            raise EnvironmentFailure(
+                f"no room for a copy of {len(image)} bytes: SQLite may use {_HEAP_LIMIT_BYTES} in one process"
+            ) from error
         if self._writable:
             pages = (len(image) + self._limits.max_growth_bytes) // max(512, _page_size(image))
             self._connection.execute(f"PRAGMA max_page_count = {pages}")
@@ -153,12 +166,24 @@ class SqliteDatabase:
         for category, limit in _LENGTHS.items():
             connection.setlimit(category, limit)
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, max(self._limits.max_cell_bytes, MAX_SQL_LENGTH))
-        connection.set_authorizer(_writer if self._writable else _reader)
         connection.set_progress_handler(self._count, STEP_UNIT)
+        self._arm()
+
+    def _arm(self) -> None:
+        """Read the schema, which the first statement would pay for; open full-text tables, which the authorizer
+        would not let a statement do; set the authorizer."""
+        self._running = False
+        self._connection.set_authorizer(None)
+        found = self._connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage = 0")
+        for (name,) in found.fetchall():
+            self._connection.execute(f"SELECT * FROM {_quoted(name)} LIMIT 0").fetchall()
+        self._connection.set_authorizer(_writer if self._writable else _reader)
 
     def _count(self) -> bool:
+        """Whether to stop; what we ask ourselves (tables, contents) is not limited."""
         self._steps += STEP_UNIT
-        return self._steps > self._limits.max_steps
+        over = self._steps > self._limits.max_steps or time.perf_counter() > self._stop_at
+        return over and self._running
 
     def _translated(self, error: BaseException) -> Exception:
         if isinstance(error, MemoryError):
@@ -167,8 +192,10 @@ class SqliteDatabase:
             return ToolError("the statement is not valid text")
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code == sqlite3.SQLITE_INTERRUPT:
+            if self._steps <= self._limits.max_steps:
+                return ToolError(f"stopped after {self._limits.max_seconds:g} s; ask for less")
             return ToolError(f"stopped at the limit of {self._limits.max_steps} engine steps; ask for less")
-        if code == sqlite3.SQLITE_AUTH or "not authorized" in str(error) or "prohibited" in str(error):
+        if code == sqlite3.SQLITE_AUTH or any(words in str(error) for words in _REFUSALS):
             allowed = "SELECT, INSERT, UPDATE and DELETE" if self._writable else "SELECT"
             return ToolError(f"not allowed: {error}; only {allowed} without file access is")
         if code == sqlite3.SQLITE_FULL:

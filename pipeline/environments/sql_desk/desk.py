@@ -21,7 +21,7 @@ from pipeline.environments.sql_desk.domains import DOMAINS
 from pipeline.environments.sql_desk.terms import find_documents, make_handbook
 from pipeline.environments.tools import ToolError, tool
 
-LIMITS = SqlLimits(max_steps=500_000, max_rows=500, shown_rows=20, max_cell_bytes=100_000)
+LIMITS = SqlLimits(max_steps=500_000, max_rows=500, shown_rows=20, max_cell_bytes=10_000)
 _NUM_TWINS = 8
 _TOLERANCE = 0.0051
 
