@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
 
 OPEN = {"printer": 101, "screen": 102, "keyboard": 103, "network": 104, "badge": 105, "mail": 106}
 
@@ -17,13 +18,15 @@ def build() -> MCPServer:
     @server.tool()
     def find(topic: str) -> int:
         """Number of the open ticket on a topic."""
+        if topic not in OPEN:
+            raise ToolError(f"no ticket on {topic}; topics: {', '.join(OPEN)}")
         return OPEN[topic]
 
     @server.tool()
     def close(ticket: int, outcome: Literal["fixed", "rejected"]) -> str:
         """Close a ticket."""
         if ticket not in OPEN.values():
-            raise ValueError(f"there is no ticket {ticket}")
+            raise ToolError(f"there is no ticket {ticket}")
         closed[str(ticket)] = outcome
         return "closed"
 

@@ -12,7 +12,18 @@ import inspect
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NotRequired,
+    Required,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 import typing_extensions
 from pydantic import Field
@@ -72,11 +83,14 @@ def portable(annotation: Any) -> Any:
 def _portable_typed_dict(kind: Any) -> Any:
     if type(kind).__module__ == "typing_extensions":
         return kind
-    wrappers = {True: typing_extensions.Required, False: typing_extensions.NotRequired}
-    keys = {
-        name: wrappers[name in kind.__required_keys__][portable(hint)]
-        for name, hint in get_type_hints(kind, include_extras=True).items()
-    }
+    keys = {}
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        required = name in kind.__required_keys__
+        if get_origin(hint) in (Required, NotRequired):
+            # Written as a string it was not seen when the class was made, and the keys are wrong.
+            required, hint = get_origin(hint) is Required, get_args(hint)[0]
+        wrapper = typing_extensions.Required if required else typing_extensions.NotRequired
+        keys[name] = wrapper[portable(hint)]
     made = typing_extensions.TypedDict(kind.__name__, keys)  # type: ignore[misc]
     made.__doc__ = kind.__doc__
     return made

@@ -14,6 +14,7 @@ from data import canonical, formats, leaks, messages, schema, shards
 from data.curated import read_curated
 from data.errors import ConfigError, StoreError
 from data.leaks import LeakError
+from data.media import MediaStore
 from data.messages import ToolCall, ToolResult
 from data.publish import publish
 from data.schema import Kind
@@ -268,7 +269,7 @@ class FakeHub:
         self.calls.append(f"commit {repo_type} {repo_id}: {commit_message}")
         if self._error:
             raise self._error
-        assert delete_patterns == ["*.parquet"]
+        assert delete_patterns == ["*.parquet", "media/*"]
         self.files = {name: data for name, data in self.files.items() if not name.endswith(".parquet")}
         for path in Path(folder_path).rglob("*"):
             if path.is_file():
@@ -316,3 +317,31 @@ def test_the_real_client_has_the_calls_that_are_made() -> None:
     for name in ("create_repo", "upload_folder", "list_repo_files"):
         wanted = inspect.signature(getattr(FakeHub, name)).parameters
         assert wanted.keys() <= inspect.signature(getattr(HfApi, name)).parameters.keys()
+
+
+def with_medium(root: Path, data: bytes) -> Path:
+    """A run whose rows name one medium, twice."""
+    part = MediaStore(root / "media").put(data, "image/png")
+    picture = messages.tool(ToolResult(call_id="c", name="book", parts=(part,)))
+    return make_run(root, [with_turns(messages.assistant("x"), picture, picture)])
+
+
+def test_media_are_published_with_their_rows(tmp_path: Path) -> None:
+    run, out = with_medium(tmp_path / "run", b"pixels"), tmp_path / "out"
+    publication = publish(run, to=str(out))
+    assert publication.counts["media"] == 1
+    [name] = [name for name in publication.files if name.startswith("media/")]
+    assert (out / name).read_bytes() == b"pixels"
+    assert publish(run, to=str(out)).counts == publication.counts
+    assert len(load(out, "messages", tmp_path / "cache")) == 1
+
+
+def test_a_medium_that_leaks_or_is_lost_stops_the_publication(tmp_path: Path) -> None:
+    run = with_medium(tmp_path / "leaky", f"caption: {ANSWER}".encode())
+    with pytest.raises(LeakError, match="medium"):
+        publish(run, to=str(tmp_path / "out"))
+    run = with_medium(tmp_path / "lost", b"pixels")
+    next((run / "media").iterdir()).unlink()
+    with pytest.raises(ConfigError, match="keep the folder with its run"):
+        publish(run, to=str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -87,8 +87,9 @@ class McpServer:
                 yield client
 
     def _in_process(self) -> Any:
-        found = load_dotted(self.server, what="MCP server")
-        made = found() if callable(found) else found
+        with _own_logging():
+            found = load_dotted(self.server, what="MCP server")
+            made = found() if callable(found) else found
         if made is found and not self.shared:
             raise ConfigError(
                 f"{self.server} is one server for all sessions, so they would see each other's changes; name "
@@ -158,5 +159,19 @@ def _package() -> Any:
         import mcp
     except ImportError as error:
         raise MissingExtraError("MCP servers need the package mcp: pip install 'trajsmith[mcp]'") from error
-    logging.getLogger("mcp").setLevel(logging.ERROR)
+    # What goes wrong is in the results; a traceback of every tool that refuses would drown everything else.
+    logging.getLogger("mcp").setLevel(logging.CRITICAL)
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
     return mcp
+
+
+@contextmanager
+def _own_logging() -> Iterator[None]:
+    """Put the root logger back: a server object sets it up as if the process were its own."""
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    try:
+        yield
+    finally:
+        root.setLevel(level)
+        root.handlers[:] = handlers

@@ -1,0 +1,80 @@
+"""The bench server in its three forms, and proof that it leaves no process behind."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data.media import MediaStore
+from pipeline.environments.mcp.environment import McpEnvironment
+from tests.pipeline.environments.conftest import run as run
+
+HERE = Path(__file__).parent
+SERVER = str(HERE / "bench_server.py")
+BUILD = "tests.pipeline.environments.mcp.bench_server:build"
+TASKS = """
+- prompt: Raise the total by 3.
+  gold: [{name: add, arguments: {amount: 3}}, {say: DONE}]
+  checks: [{state: {tool: total, equals: {total: 3}}}, {answer: {equals: DONE}}]
+- prompt: It stands at 5. Raise it to 9.
+  state: {setup: [{name: add, arguments: {amount: 5}}]}
+  gold: [{name: add, arguments: {amount: 4}}, {say: DONE}]
+  checks: [{state: {tool: total, contains: {total: 9}}}, {answer: {equals: DONE}}]
+- prompt: Raise the total by 7 and say so.
+  split: heldout
+  gold: [{name: add, arguments: {amount: 7}}, {say: DONE}]
+  checks: [{verifier: "tests.pipeline.environments.mcp.conftest:is_seven"}, {answer: {equals: DONE}}]
+"""
+Make = Callable[..., McpEnvironment]
+
+
+async def is_seven(session: Any, trajectory: Any) -> float:
+    """A verifier of the user's own."""
+    value = await session.read("total")
+    return float(value == {"total": 7})
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    """An environment on the bench server: `make("stdio")`, `make("memory")`, `make(url)`."""
+    (tmp_path / "tasks.yaml").write_text(TASKS)
+
+    def made(kind: str, **options: Any) -> McpEnvironment:
+        forms: dict[str, dict[str, Any]] = {
+            "memory": {"server": BUILD},
+            "stdio": {"command": [sys.executable, SERVER, "stdio"]},
+        }
+        where = forms.get(kind, {"url": kind})
+        environment = McpEnvironment(tasks=str(tmp_path / "tasks.yaml"), **where, **options)
+        environment.media = MediaStore(tmp_path / "media")
+        return environment
+
+    return made
+
+
+@pytest.fixture
+def http_server() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """URL and process of a bench server on a free port."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, SERVER, "http", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        while process.poll() is None:
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                break
+            except OSError:
+                time.sleep(0.02)
+        yield f"http://127.0.0.1:{port}/mcp", process
+    finally:
+        process.kill()
+        process.wait()
