@@ -1,8 +1,9 @@
 """Share of hidden tests passed, optionally less a penalty for time or steps.
 
-R = pass_rate - penalty * min(1, cost / cost_limit), in [-penalty, 1]. Pass rate and cost are components of
-the environment's verifier; name a cost that counts steps, since seconds change with the load of the machine.
-Partial credit is given for partly right programs, so it is opt-in: verified success needs every test.
+R = pass_rate - penalty * min(1, cost / cost_limit), in [-penalty, 1]. Pass rate (the share of hidden
+tests that are right) and cost are components of the environment's verifier; name a cost that counts steps,
+since seconds change with the load of the machine. Partly right programs get partial credit: verified success
+needs every test.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class CodeTests(ProgramReward):
     name = "code"
 
     def __init__(
-        self, *, passed: str = "pass_rate", cost: str = "", cost_limit: float = 1.0, penalty: float = 0.0
+        self, *, passed: str = "hidden", cost: str = "", cost_limit: float = 1.0, penalty: float = 0.0
     ) -> None:
         """`passed`, `cost`: names of the verifier's components; `cost_limit` in the unit of the cost."""
         if penalty < 0 or not cost_limit > 0:

@@ -1,6 +1,6 @@
 """Answer quality less a cost per search.
 
-R = EM or F1 against the references - cost * number of searches; at the default cost of 0.05 in
+R = EM, F1 or verified success - cost * number of searches; at the default cost of 0.05 in
 [-0.05 * searches, 1]. Source: Search-R1 (arXiv 2503.09516) for exact match, SQuAD for the normalisation;
 the cost is the path-efficiency term of agentic search. F1 alone teaches not to answer (follow-up study of
 Search-R1), so exact match is the default and the share of unanswered episodes is a part.
@@ -30,19 +30,19 @@ class Search(ProgramReward):
         measure: str = "em",
         cost: float = 0.05,
         tools: Sequence[str] = ("search",),
-        answers: str = "answers",
+        answer: str = "answer",
     ) -> None:
-        """`measure`: em or f1; `tools`: names of the tools that search; `answers`: key of the private part
+        """`measure`: em, f1, or success (the verifier's word, which may ask for evidence too); `tools`: names of the tools that search; `answer`: key of the private part
         that holds the reference or a list of them."""
-        if measure not in ("em", "f1") or cost < 0:
+        if measure not in ("em", "f1", "success") or cost < 0:
             raise ConfigError(
-                f"reward search needs measure em or f1 and cost >= 0, got {measure!r} and {cost}"
+                f"reward search needs measure em, f1 or success and cost >= 0, got {measure!r} and {cost}"
             )
-        self.metric, self.cost, self.tools, self.answers = measure, cost, frozenset(tools), answers
+        self.metric, self.cost, self.tools, self.answer = measure, cost, frozenset(tools), answer
 
     def measure(self, task: Task, trajectory: Trajectory) -> Measured:
         """Quality less cost."""
-        answer, references = submitted_answer(trajectory), private_texts(task, self.answers, self.name)
+        answer, references = submitted_answer(trajectory), private_texts(task, self.answer, self.name)
         searches = sum(
             attempt.executed and attempt.call.name in self.tools for attempt in attempts(trajectory)
         )
@@ -52,7 +52,8 @@ class Search(ProgramReward):
             "searches": float(searches),
             "unanswered": float(not answer),
         }
-        return Measured(parts[self.metric] - self.cost * searches, parts)
+        quality = float(bool(trajectory.success)) if self.metric == "success" else parts[self.metric]
+        return Measured(quality - self.cost * searches, parts)
 
 
 def private_texts(task: Task, key: str, reward: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Final answers, tables and process measures."""
+"""Final answers and process measures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from pipeline.checks.process import (
     repetition_share,
     roc_penalty,
 )
-from pipeline.checks.tables import is_ordered, same_rows
 from tests.samples import call, trajectory
 
 
@@ -41,30 +40,6 @@ def test_points_are_stated_by_value_or_as_whole_words() -> None:
     assert states("Revenue was 1,200.0 euros.", "1200") and not states("Revenue was 12003", "1200")
     assert states("It fell in the North Sea", "north sea") and not states("northern seas", "north sea")
     assert numbers_in("from 3 to -4.5, v2 and 1,000") == [3.0, -4.5, 1000.0]
-
-
-def test_tables_are_equal_as_multisets_and_in_order_only_where_asked() -> None:
-    rows = [(1, "a"), (2, None), (2, None)]
-    assert same_rows(rows, [(2, None), (1.0000000001, "a"), (2, None)], ordered=False)
-    assert not same_rows(rows, rows[::-1], ordered=True) and same_rows(rows, rows, ordered=True)
-    assert not same_rows(rows, rows[:2], ordered=False)
-    assert not same_rows([(1,), (1,), (2,)], [(1,), (2,), (2,)], ordered=False)
-    assert not same_rows([("1",)], [(1,)], ordered=False) and not same_rows([(1,)], [(1, 2)], ordered=False)
-
-
-@pytest.mark.parametrize(
-    ("sql", "ordered"),
-    [
-        ("SELECT a FROM t ORDER  BY a", True),
-        ("select a from t order by a limit 3", True),
-        ("SELECT * FROM (SELECT a FROM t ORDER BY a)", False),
-        ("SELECT 'x ORDER BY y' FROM t -- ORDER BY a", False),
-        ("SELECT a, row_number() OVER (ORDER BY a) FROM t", False),
-        ("SELECT a FROM t /* order by */ GROUP BY a", False),
-    ],
-)
-def test_only_an_outer_order_by_orders(sql: str, ordered: bool) -> None:
-    assert is_ordered(sql) is ordered
 
 
 def test_errors_are_read_from_the_status_not_from_words() -> None:

@@ -77,15 +77,15 @@ def test_verified_is_the_verifiers_total() -> None:
 
 def test_code_is_the_pass_rate_less_a_penalty_for_steps() -> None:
     row = {"name": "code", "cost": "steps", "cost_limit": 200.0, "penalty": 0.1}
-    found = score(row, episode("done", reward=0.0, parts={"pass_rate": 0.75, "steps": 100.0}))
+    found = score(row, episode("done", reward=0.0, parts={"hidden": 0.75, "steps": 100.0}))
     assert found.total == pytest.approx(0.7) and found.success is False
     assert parts(found) == {"pass_rate": 0.75, "cost": 0.5}
-    slow = score(row, episode("done", reward=1.0, parts={"pass_rate": 1.0, "steps": 1e9}))
+    slow = score(row, episode("done", reward=1.0, parts={"hidden": 1.0, "steps": 1e9}))
     assert slow.total == pytest.approx(0.9) and slow.success
 
 
 def test_a_component_the_verifier_does_not_give_is_a_wrong_recipe() -> None:
-    with pytest.raises(ConfigError, match="'pass_rate', and verifier v/1 of environment desk gives: state"):
+    with pytest.raises(ConfigError, match="'hidden', and verifier v/1 of environment desk gives: state"):
         score("code", episode("done", parts={"state": 1.0}))
 
 
@@ -96,25 +96,30 @@ def test_an_exhausted_budget_scores_what_the_task_says() -> None:
 
 
 def test_search_is_exact_match_less_cost() -> None:
-    private = {"answers": ["Rome", "Roma"]}
+    private = {"answer": ["Rome", "Roma"]}
     found = score("search", episode(ROME, ROME, "<answer>The Rome.</answer>"), private=private)
     assert found.total == pytest.approx(0.9)
     assert parts(found) == {"em": 1.0, "f1": 1.0, "searches": 2.0, "unanswered": 0.0}
     partly = score({"name": "search", "measure": "f1", "cost": 0.0}, episode("Rome town"), private=private)
     assert partly.total == pytest.approx(2 / 3)
+    proven = score(
+        {"name": "search", "measure": "success"}, episode(ROME, "Rome", reward=0.0), private=private
+    )
+    assert proven.total == -0.05
     cut = episode(ROME, "Rome", reward=0.0, termination=Termination.TOKEN_BUDGET)
     assert parts(score("search", cut, private=private))["unanswered"] == 1.0
-    with pytest.raises(ConfigError, match="needs texts under 'answers' in the private part"):
+    with pytest.raises(ConfigError, match="needs texts under 'answer' in the private part"):
         score("search", episode("Rome"), private={"goal": "Rome"})
 
 
 def test_sql_takes_off_excess_work_of_right_queries_only() -> None:
     row = {"name": "sql", "penalty": 0.2}
-    good = {"result": 1.0, "steps": 150.0, "gold_steps": 100.0}
-    assert score(row, episode("x", parts=good)).total == pytest.approx(0.9)
-    assert score(row, episode("x", parts=good | {"steps": 90.0})).total == 1.0
-    assert score(row, episode("x", parts=good | {"steps": 1e9})).total == pytest.approx(0.8)
-    assert score(row, episode("x", reward=0.0, parts=good | {"result": 0.0, "steps": 1e9})).total == 0.0
+    for ratio, expected in ((1.5, 0.9), (0.9, 1.0), (1e9, 0.8)):
+        found = score(row, episode("x", parts={"success": 1.0, "cost_ratio": ratio}))
+        assert found.total == pytest.approx(expected)
+    wrong = episode("x", reward=0.0, parts={"success": 0.0, "cost_ratio": 1e9})
+    assert score(row, wrong).total == 0.0 and parts(score(row, wrong))["excess"] == 0.0
+    assert score(row, episode("x", parts={"success": 1.0})).total == 1.0
 
 
 def test_data_analysis_has_four_dimensions() -> None:
@@ -215,8 +220,8 @@ def test_dapo_overlong_oracles() -> None:
 
 def test_doing_nothing_never_pays() -> None:
     """The null agent: no reward gives it more than 0 unless the verifier called it a success."""
-    null = episode("", reward=0.0, parts={"pass_rate": 0.0, "state": 0.0, "result": 0.0})
-    private = {"answers": ["x"], "answer": "x"}
+    null = episode("", reward=0.0, parts={"hidden": 0.0, "state": 0.0, "success": 0.0})
+    private = {"answer": "x"}
     gold = {task(private).task_id: GOLD[task().task_id]}
     for name in PROGRAMS:
         row = {"name": name, **OPTIONS.get(name, {})}
