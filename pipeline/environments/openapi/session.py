@@ -2,10 +2,10 @@
 
 Decides: a fresh world is a server of its own (`start`), or a reset operation on a shared one (leased: one
 session at a time), or a header that names the session (the server keeps them apart). Without any of these all
-sessions share the world as it is. A restored session replays its calls exactly: a snapshot is the list of
-calls, and a replayed answer that differs is an infrastructure failure. A 4xx is the agent's doing and answers
-with the server's words; everything else that goes wrong is not. Not covered: state that a server keeps
-outside what it resets.
+sessions share the world as it is. A snapshot is the list of calls: a restored session makes those again that
+may have changed something (no GET), and an answer that differs is an infrastructure failure. A 4xx is the
+agent's doing and answers with the server's words; everything else that goes wrong is not. Not covered: state
+that a server keeps outside what it resets.
 """
 
 from __future__ import annotations
@@ -72,8 +72,9 @@ class OpenApiSession(DocumentedSession):
         )
         self._api, self._deterministic = api, deterministic
         self._log: list[list[Any]] = []
-        """[name, arguments, what was answered] of every call that reached the server."""
+        """[name, arguments, status, text] of every call that the server answered."""
         self._pending: list[list[Any]] = []
+        """Calls of the log that are still to be replayed."""
         self._client: ApiClient | None = None
         self._server: LocalServer | None = None
         self._fresh, self._leased = False, False
@@ -87,8 +88,7 @@ class OpenApiSession(DocumentedSession):
         """The calls so far and their results. A poisoned session raises EnvironmentFailure."""
         self._refuse_if_poisoned()
         results = {key: item.model_dump(mode="json") for key, item in self._results.items()}
-        log = [*self._log, *self._pending]
-        return canonical.dumps([self.task.task_id, log, results]).encode("ascii")
+        return canonical.dumps([self.task.task_id, self._log, results]).encode("ascii")
 
     def restore(self, snapshot: bytes) -> None:
         """Return to a snapshot of this task; the calls are replayed in a fresh world before the next one."""
@@ -101,9 +101,14 @@ class OpenApiSession(DocumentedSession):
                 "a shared live API cannot be restored; give the environment start, reset or session_header"
             )
         self._results = {key: ToolResult.model_validate(item) for key, item in results.items()}
-        if log[: len(self._log)] != self._log or self._pending:
-            self._log, self._fresh = [], False
-        self._pending = log[len(self._log) :]
+        done, wanted = self._effects(self._log), self._effects(log)
+        if self._pending or wanted[: len(done)] != done:
+            self._fresh, done = False, []
+        self._log, self._pending = log, wanted[len(done) :]
+
+    def _effects(self, log: list[list[Any]]) -> list[list[Any]]:
+        """The calls that may have changed the world: only these are replayed."""
+        return [entry for entry in log if not self._api.operations[entry[0]].reads]
 
     async def _respond(self, name: str, arguments: dict[str, Any]) -> ToolResponse:
         request = build_request(self._api.operations[name], arguments)
@@ -151,7 +156,7 @@ class OpenApiSession(DocumentedSession):
                     f"replaying {name} answered {answer.text!r:.60} instead of {expected[1]!r:.60}: the "
                     "server is not deterministic, or its reset is not complete"
                 )
-            self._log.append(self._pending.pop(0))
+            self._pending.pop(0)
 
     async def _renew(self) -> None:
         api = self._api
