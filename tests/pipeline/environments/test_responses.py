@@ -12,8 +12,8 @@ from data.media import MediaStore
 from data.messages import PartType, ToolResult, ToolStatus, user
 from data.tasks import Task
 from data.trajectories import Trajectory
+from pipeline.environments.agents import ListedAgent
 from pipeline.environments.base import GoldScript
-from pipeline.environments.gold import PlannedGold
 from pipeline.environments.toolkit import ToolEnvironment, ToolSession
 from pipeline.environments.tools import Media, ToolLimits, ToolResponse, tool
 from pipeline.errors import ConfigError
@@ -62,7 +62,7 @@ class Camera(ToolEnvironment):
         raise NotImplementedError
 
     def gold(self, task: Task) -> GoldScript:
-        return PlannedGold(turn for turn in ())
+        return ListedAgent([])
 
 
 @pytest.fixture

@@ -58,18 +58,22 @@ LEAVES = [
 
 def as_list(inner: Kind) -> Kind:
     values = st.lists(inner.values, max_size=2)
-    return Kind(list[inner.annotation], values, lambda items: [inner.made(item) for item in items])
+    return Kind(
+        list.__class_getitem__(inner.annotation), values, lambda items: [inner.made(item) for item in items]
+    )
 
 
 def as_map(inner: Kind) -> Kind:
     values = st.dictionaries(st.text(max_size=2), inner.values, max_size=2)
     made = lambda items: {key: inner.made(item) for key, item in items.items()}  # noqa: E731
-    return Kind(dict[str, inner.annotation], values, made)
+    return Kind(dict.__class_getitem__((str, inner.annotation)), values, made)
 
 
 def as_pair(inner: Kind) -> Kind:
     values = st.tuples(st.integers(0, 3), inner.values).map(list)
-    return Kind(tuple[int, inner.annotation], values, lambda pair: (pair[0], inner.made(pair[1])))
+    return Kind(
+        tuple.__class_getitem__((int, inner.annotation)), values, lambda pair: (pair[0], inner.made(pair[1]))
+    )
 
 
 def as_optional(inner: Kind) -> Kind:
@@ -95,7 +99,8 @@ def as_dataclass(inner: Kind) -> Kind:
 
 def as_typed_dict(inner: Kind) -> Kind:
     keys = {"inner": inner.annotation, "size": typing_extensions.NotRequired[int]}
-    return _fielded(inner, TypedDict("Typed", keys), dict)
+    make: Any = TypedDict
+    return _fielded(inner, make("Typed", keys), dict)
 
 
 WRAPPERS = [as_list, as_map, as_pair, as_optional, as_model, as_dataclass, as_typed_dict]

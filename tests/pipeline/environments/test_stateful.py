@@ -13,8 +13,8 @@ from data.messages import user
 from data.tasks import Task
 from data.trajectories import Termination, Trajectory
 from pipeline.engines.base import Sampling
+from pipeline.environments.agents import ListedAgent
 from pipeline.environments.base import GoldScript
-from pipeline.environments.gold import PlannedGold
 from pipeline.environments.toolkit import ToolEnvironment, ToolSession
 from pipeline.environments.tools import StatefulTool, ToolLimits, ToolResponse, tool
 from pipeline.errors import EnvironmentFailure
@@ -92,7 +92,7 @@ class MeterEnvironment(ToolEnvironment):
         )
 
     def gold(self, task: Task) -> GoldScript:
-        return PlannedGold(turn for turn in ())
+        return ListedAgent([])
 
 
 def with_tools(*kinds: type[StatefulTool], **options: Any) -> MeterEnvironment:
