@@ -20,6 +20,7 @@ ENVIRONMENTS = {
     "search_desk": "pipeline.environments.search_desk:load",
     "code_repair": "pipeline.environments.code_repair:load",
     "python_math": "pipeline.environments.python_math:load",
+    "trl_class": "pipeline.environments.adapters.trl_class:load",
     "reasoning_gym": "pipeline.environments.adapters.reasoning_gym:load",
     "bfcl_multi_turn": "pipeline.environments.bfcl:load",
     "bfcl_single_turn": "pipeline.environments.bfcl.single:load",
