@@ -15,7 +15,7 @@ from typing import NoReturn
 import typer
 
 from data.errors import TrajsmithError
-from flows.commands import inspect, make, serve, show
+from flows.commands import gateway, inspect, make, serve, show
 
 app = typer.Typer(
     name="trajsmith",
@@ -29,6 +29,7 @@ env = typer.Typer(help="Environments.", no_args_is_help=True)
 train = typer.Typer(help="Train a model on a run.", no_args_is_help=True)
 
 app.command("serve")(serve.serve)
+app.command("gateway")(gateway.gateway)
 env.command("check")(inspect.env_check)
 env.command("list")(inspect.env_list)
 app.add_typer(env, name="env")

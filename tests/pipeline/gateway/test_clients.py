@@ -16,8 +16,9 @@ from tests.pipeline.rollout_world import call_text
 
 START: list[Any] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Find it."}]
 TWO_CALLS = "Let me see.\n" + LOOK_A + "\n" + call_text("look", key="b")
-FLAT = {"type": "function", **LOOK["function"]}
-NATIVE = {"name": "look", "description": "Look up", "input_schema": LOOK["function"]["parameters"]}
+FUNCTION: Any = LOOK["function"]
+FLAT = {"type": "function", **FUNCTION}
+NATIVE = {"name": "look", "description": "Look up", "input_schema": FUNCTION["parameters"]}
 
 
 @asynccontextmanager

@@ -1,0 +1,75 @@
+"""`trajsmith gateway` as a process: the example agent plays, Ctrl-C ends it, the run is whole and trains."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from data.store import Store
+from examples.own_agent import agent
+from flows.stages.gateway import next_indices
+from pipeline.renderers.load import load_renderer
+from rl.audit import audit
+from rl.rows import sft_rows
+
+EXAMPLE = Path(agent.__file__).with_name("recipe.yaml")
+
+
+def start(recipe: Path, runs: Path) -> tuple[subprocess.Popen[str], dict[str, str]]:
+    """A serving process and the variables it prints."""
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "flows.cli",
+        "gateway",
+        str(recipe),
+        "--runs",
+        str(runs),
+        "--port",
+        "0",
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout is not None
+    lines = [process.stdout.readline().strip() for _ in range(2)]
+    return process, dict(line.split("=", 1) for line in lines)
+
+
+def test_the_example_agent_is_recorded_twice_over(
+    tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = yaml.safe_load(EXAMPLE.read_text())
+    recipe["policy"]["model"] = str(tokenizer)
+    recipe["environment"]["options"] = {"steps": [1]}  # the tiny tokenizer needs more of the token budget
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump(recipe))
+    runs = tmp_path / "runs"
+    for round in (1, 2):
+        process, variables = start(path, runs)
+        try:
+            for name, value in variables.items():
+                monkeypatch.setenv(name, value)
+            rewards = agent.main()
+        finally:
+            process.send_signal(signal.SIGINT)
+            code = process.wait(timeout=60)
+            assert process.stdout is not None
+            process.stdout.close()
+        assert code == 0 and len(rewards) == 8 and 1.0 in rewards
+        with Store.open(runs / "own_agent") as store:
+            kept = list(store.trajectories())
+            assert len(kept) == 8 * round and len(list(store.tasks())) == 8
+            assert set(next_indices(store).values()) == {round}
+    assert sum(one.success or 0 for one in kept) == pytest.approx(2 * sum(rewards))
+    stops = load_renderer(tokenizer).stop_token_ids
+    report = audit(kept, stop_token_ids=stops, rows=sft_rows(kept)).refuse()
+    assert report.trajectories == 16 and report.finished_turns >= 16
+    assert os.environ["TRAJSMITH_TOKEN"] not in "".join(
+        path.read_text(errors="replace") for path in runs.rglob("*") if path.is_file()
+    )
