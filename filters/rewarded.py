@@ -18,7 +18,7 @@ from data.tasks import Task
 from data.trajectories import RewardBy, Trajectory
 from filters.base import Judged, Judgement, judged
 from pipeline.rewards import build_reward
-from pipeline.rewards.base import GoldCalls, Score, chosen_total, with_score
+from pipeline.rewards.base import GoldCalls, Score, chosen_total, scored, with_score
 
 TaskLookup = Callable[[str], Task | None]
 """Task id to the task; None where it is not known."""
@@ -58,8 +58,8 @@ class Rewarded:
         with ThreadPoolExecutor(max_workers=1) as thread:
             try:
                 while batch := list(islice(stream, _BATCH)):
-                    scored = thread.submit(runner.run, self._scored(batch)).result()
-                    yield from (judged(item, self.name, self.judge(item)) for item in scored)
+                    found = thread.submit(runner.run, self._scored(batch)).result()
+                    yield from (judged(item, self.name, self.judge(item)) for item in found)
             finally:
                 thread.submit(runner.run, self.reward.close()).result()
                 thread.submit(runner.close).result()
@@ -86,7 +86,7 @@ class Rewarded:
         known = self._judged.get(trajectory.trajectory_id)
         if known is not None or trajectory.reward is None:
             return known or Score(total=None)
-        (score,) = await self.reward.score(self._task(trajectory), [trajectory])
+        (score,) = await scored(self._task(trajectory), [trajectory], self.reward)
         if self.reward.by is RewardBy.MODEL:
             self._judged[trajectory.trajectory_id] = score
         return score

@@ -25,6 +25,7 @@ from pipeline.diagnosis.diagnose import valid_call_rate
 from pipeline.environments.base import Environment
 from pipeline.errors import ConfigError
 from pipeline.reporting.content import Rate, ResultRow, rate
+from pipeline.rewards import build_reward
 
 
 class Outcome(Record):
@@ -89,6 +90,8 @@ async def evaluate(
     """
     if section.rollouts > 1 and section.temperature == 0:
         raise ConfigError("evaluate.rollouts > 1 at temperature 0 repeats one episode; set a temperature")
+    if reward:
+        build_reward(reward)  # a wrong row is refused before episodes are played
     acting = policy.at(section.temperature)
     identity = {
         "evaluation": name,

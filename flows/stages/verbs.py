@@ -28,6 +28,7 @@ from pipeline.environments.base import Environment
 from pipeline.errors import ConfigError, EnvironmentFailure
 from pipeline.renderers.base import Renderer
 from pipeline.renderers.load import load_renderer
+from pipeline.rewards import build_reward
 from rl.models import checkpoint_digest, resolve_model
 
 
@@ -213,8 +214,9 @@ async def train_grpo(recipe: Recipe, *, runs: Path, url: str, dry_run: bool, say
         base = policy_model(recipe.policy)
         start = chosen_model(store.root, base, "sft") if (store.root / "models" / "sft").is_dir() else base
         tasks = grpo_tasks(store, recipe.grpo, environment, weights=checkpoint_digest(start))
+        rewarded = build_reward(recipe.grpo.reward).name
         if dry_run:
-            return f"would train on {len(tasks)} tasks; settings {recipe.grpo.settings}"
+            return f"would train on {len(tasks)} tasks, reward {rewarded}; settings {recipe.grpo.settings}"
         async with open_policy(
             with_url(recipe, url).policy,
             model_dir=start,
@@ -234,9 +236,9 @@ async def train_grpo(recipe: Recipe, *, runs: Path, url: str, dry_run: bool, say
                 say=say,
             )
         store.seal()
-    reward = result.history[-1].reward_mean
+    last = result.history[-1]
     sampled = f"{result.steps} steps, {result.generated_tokens} sampled tokens"
-    return f"{result.model_dir}: {sampled}, reward {reward:.2f}"
+    return f"{result.model_dir}: {sampled}, reward {last.reward_mean:.2f}, success {last.success_rate:.0%}"
 
 
 async def run_evaluation(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple, Protocol
 
 from data.tasks import Task
@@ -191,20 +191,33 @@ def chosen_total(trajectory: Trajectory, name: str) -> float | None:
     return next((part.value for part in trajectory.reward.components if part.name == wanted), None)
 
 
-async def rescored(
-    task: Task, group: Sequence[Trajectory], reward: RewardFunction, *, name: str = ""
-) -> list[Trajectory]:
-    """`group`, rollouts of one task, with the reward's scores added; what has no reward stays as it is."""
+async def scored(task: Task, group: Sequence[Trajectory], reward: RewardFunction) -> list[Score]:
+    """The reward's scores of rollouts of one task, in order; none for those without a verified reward.
+
+    An episode that exhausted its budget scores at most what its task says that scores: else not stopping
+    would pay wherever partial credit does. JudgeError where the reward loses a score.
+    """
     judged = [trajectory for trajectory in group if trajectory.reward is not None]
     scores = await reward.score(task, judged) if judged else []
     if len(scores) != len(judged):
         raise JudgeError(f"reward {reward.name} gave {len(scores)} scores for {len(judged)} trajectories")
-    named = name or reward.name
-    changed = {
-        trajectory.trajectory_id: with_score(trajectory, named, score, by=reward.by)
-        for trajectory, score in zip(judged, scores, strict=True)
-    }
-    return [changed.get(trajectory.trajectory_id, trajectory) for trajectory in group]
+    found = iter([_capped(item, score) for item, score in zip(judged, scores, strict=True)])
+    return [Score(total=None) if trajectory.reward is None else next(found) for trajectory in group]
+
+
+async def rescored(task: Task, group: Sequence[Trajectory], reward: RewardFunction) -> list[Trajectory]:
+    """`group`, rollouts of one task, with the reward's scores added; what has no reward stays as it is."""
+    scores = await scored(task, group, reward)
+    return [
+        with_score(trajectory, reward.name, score, by=reward.by)
+        for trajectory, score in zip(group, scores, strict=True)
+    ]
+
+
+def _capped(trajectory: Trajectory, score: Score) -> Score:
+    if score.total is None or trajectory.termination is Termination.FINISHED:
+        return score
+    return replace(score, total=min(score.total, verified(trajectory).total))
 
 
 def judge_failure(error: BaseException) -> str:

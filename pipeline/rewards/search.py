@@ -32,8 +32,8 @@ class Search(ProgramReward):
         tools: Sequence[str] = ("search",),
         answer: str = "answer",
     ) -> None:
-        """`measure`: em, f1, or success (the verifier's word, which may ask for evidence too); `tools`: names of the tools that search; `answer`: key of the private part
-        that holds the reference or a list of them."""
+        """`measure`: em, f1, or success (the verifier's word, which may ask for evidence too).
+        `tools`: names of the tools that search. `answer`: key of the private part with the reference(s)."""
         if measure not in ("em", "f1", "success") or cost < 0:
             raise ConfigError(
                 f"reward search needs measure em, f1 or success and cost >= 0, got {measure!r} and {cost}"

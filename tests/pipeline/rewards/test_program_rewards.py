@@ -271,6 +271,15 @@ def test_scores_are_components_beside_the_verified_total() -> None:
     assert again.labels == () and chosen_total(again, "broken") == 0.5
 
 
+def test_an_exhausted_budget_never_pays_partial_credit() -> None:
+    cut = episode(ROME, BOOK, reward=0.0, termination=Termination.TURN_BUDGET)
+    for name in ("call_match", "call_f1", "call_graded", "three_dimensions"):
+        reward = build_reward({"name": name}, gold=GOLD)
+        (capped,) = asyncio.run(rescored(task(), [cut], reward))
+        assert chosen_total(capped, name) == 0.0, name
+        assert asyncio.run(reward.score(task(), [cut]))[0].total != 0.0
+
+
 def test_a_reward_that_loses_a_score_is_refused() -> None:
     class Short(ProgramReward):
         name = "short"

@@ -1,0 +1,56 @@
+"""A chosen reward through the command line: evaluation reports it, curation keeps by it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data.store import Store
+from pipeline.rewards.base import chosen_total
+from tests.flows.lab import recipe, trajsmith, write_recipe
+
+COST = {"name": "tool_cost", "weight": 0.1}
+
+
+def test_evaluation_reports_verified_success_and_the_chosen_mean(tokenizer: Path, workplace: Path) -> None:
+    path = write_recipe(workplace, recipe(tokenizer, grpo={"reward": COST}))
+    done = trajsmith("eval", path)
+    assert done.code == 0, done.err
+    (found,) = Path("runs/small/eval").glob("*/*.json")
+    value: dict[str, Any] = json.loads(found.read_text())
+    with Store.open(found.parent) as store:
+        rows = list(store.trajectories())
+    assert value["success"]["successes"] == sum(bool(row.success) for row in rows) and len(rows) == 8
+    calls = [len([call for turn in row.turns for call in turn.tool_calls if call.ok]) for row in rows]
+    expected = sum(bool(row.success) - 0.1 * count for row, count in zip(rows, calls, strict=True)) / len(
+        rows
+    )
+    assert value["reward"] == {"name": "tool_cost", "mean": pytest.approx(expected), "scored": 8, "failed": 0}
+    assert all(chosen_total(row, "tool_cost") is None for row in rows)
+
+
+def test_curation_keeps_by_a_reward_that_compares_with_gold(tokenizer: Path, workplace: Path) -> None:
+    filters = [{"name": "reward", "reward": {"name": "call_match"}}]
+    path = write_recipe(workplace, recipe(tokenizer, curate={"filters": filters}))
+    assert trajsmith("synth", path).code == 0
+    done = trajsmith("curate", path)
+    assert done.code == 0, done.err
+    with Store.open(Path("runs/small")) as store:
+        kept, rows = list(store.read_curated()), list(store.trajectories())
+        reasons = {verdict.reason for verdict in store.verdicts()}
+    assert 4 <= len(kept) < len(rows) and reasons == {"ok", "low_reward"}
+    assert all(chosen_total(row, "call_match") == 1.0 and row.success for row in kept)
+
+
+def test_a_wrong_reward_is_refused_before_any_episode(tokenizer: Path, workplace: Path) -> None:
+    path = write_recipe(workplace, recipe(tokenizer, grpo={"reward": {"name": "tool_costs"}}))
+    done = trajsmith("eval", path)
+    assert (
+        done.code == 2
+        and "unknown reward 'tool_costs'" in done.err
+        and "did you mean 'tool_cost'" in done.err
+    )
+    assert not list(Path("runs/small").glob("eval/*/journal/*"))
