@@ -111,6 +111,8 @@ class DocumentedSession(GuardedSession):
             raise
         except TrajsmithError as error:
             return self._failed(call_id, name, ToolStatus.INFRA_ERROR, str(error))
+        except Exception as error:
+            return self._failed(call_id, name, ToolStatus.INFRA_ERROR, f"tool {name} is broken: {error!r}")
         parts, cut = truncate(response.content(), self._limits)
         return ToolResult(
             call_id=call_id, name=name, parts=parts, metrics=response.named_metrics(), truncated=cut

@@ -3,14 +3,15 @@
 Decides: only the given scheme, host and port are called; a redirect elsewhere is refused. What is nobody's
 fault is tried again (no connection, 429, 5xx, a timeout), a POST or PATCH only where the server cannot have
 acted on it. Credentials are added below the HTTP client, so that neither its log nor its errors hold them,
-and are blotted out of whatever the server says. Not covered: OAuth flows, client certificates, cookies that
-a server sets.
+and are blotted out of whatever the server says. Cookies live as long as the session. Not covered: OAuth
+flows, client certificates.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import functools
 import os
 import ssl
@@ -21,6 +22,7 @@ from urllib.parse import quote, quote_plus, urljoin
 
 import httpx
 
+from data import canonical
 from pipeline.environments.openapi.request import ApiRequest
 from pipeline.errors import ConfigError, EnvironmentFailure
 
@@ -162,7 +164,10 @@ class ApiClient:
 
     def _redirected(self, target: str, location: str) -> str:
         """Where to ask next. EnvironmentFailure where that is another server."""
-        there = httpx.URL(urljoin(target, location))
+        try:
+            there = httpx.URL(urljoin(target, location))
+        except (httpx.InvalidURL, ValueError):
+            raise EnvironmentFailure(f"{self.url} redirects to something that is no URL") from None
         if _origin(there) != _origin(httpx.URL(self.url)):
             raise EnvironmentFailure(
                 f"{self.url} redirects to {there.scheme}://{there.host}; only the given server is called"
@@ -183,6 +188,8 @@ class ApiClient:
             text = data.decode(reply.charset_encoding or "utf-8", errors="replace")
         except LookupError:
             text = data.decode("utf-8", errors="replace")
+        with contextlib.suppress(ValueError, RecursionError):
+            text = canonical.dumps(canonical.loads(text))  # one spelling, so that nothing hides in escapes
         return Answer(reply.status_code, media_type, self.blotted(text) + mark)
 
     def blotted(self, text: str) -> str:
@@ -191,7 +198,13 @@ class ApiClient:
             for secret in item.secrets:
                 if len(secret) < _MIN_BLOTTED:
                     continue
-                for form in {secret, quote(secret, safe=""), quote(secret), quote_plus(secret)}:
+                coded = {
+                    quote(secret, safe=""),
+                    quote(secret),
+                    quote_plus(secret),
+                    canonical.dumps(secret)[1:-1],
+                }
+                for form in sorted({secret, *coded}, key=len, reverse=True):
                     text = text.replace(form, _BLOT)
         return text
 

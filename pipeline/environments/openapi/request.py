@@ -36,6 +36,13 @@ class ApiRequest:
 
 def build_request(operation: Operation, arguments: Mapping[str, Any]) -> ApiRequest:
     """The request of a call whose arguments fit the schema. ToolError for a value that cannot be sent."""
+    try:
+        return _build(operation, arguments)
+    except UnicodeEncodeError as error:
+        raise ToolError(f"arguments hold a character that cannot be sent: {error.reason}") from None
+
+
+def _build(operation: Operation, arguments: Mapping[str, Any]) -> ApiRequest:
     path, query, headers, cookies = operation.path, [], {"accept": "application/json"}, []
     for item in operation.parameters:
         if item.argument not in arguments:

@@ -292,6 +292,12 @@ def test_a_value_cannot_leave_its_path_segment(value: str) -> None:
         build_request(operation, {"id": value})
 
 
+def test_half_a_character_is_the_agents_mistake() -> None:
+    operation = one({"parameters": [x("q", "query")]})
+    with pytest.raises(ToolError, match="cannot be sent"):
+        build_request(operation, {"q": "\ud800"})
+
+
 def test_a_value_cannot_start_a_header() -> None:
     operation = one({"parameters": [x("H", "header")]})
     with pytest.raises(ToolError, match="printable ASCII"):

@@ -145,6 +145,7 @@ def test_answers_are_compact_and_trimmed_to_what_is_kept(run: Run, make: Any) ->
         ([401], "listItems", {}, ToolStatus.INFRA_ERROR, 1),
         ([403], "listItems", {}, ToolStatus.TOOL_ERROR, 1),
         ([(200, {"content-type": "image/png"}, "PNG")], "listItems", {}, ToolStatus.OK, 1),
+        ([(302, {"location": "http://[::"}, "")] * 3, "listItems", {}, ToolStatus.INFRA_ERROR, 3),
         ([(302, {"location": "/v1/moved"}, "")] * 7, "listItems", {}, ToolStatus.INFRA_ERROR, 6),
     ],
 )
@@ -210,8 +211,10 @@ def test_a_credential_is_on_the_wire_and_nowhere_else(
         task = next(environment.tasks("train"))
         failing = await environment.open(task)
         snapshots = [canonical.dumps((await failing.call("listItems", {}, "c0")).model_dump())]
-        server.script.extend([(418, {}, f"no {SECRET}"), (500, {}, f"bad {SECRET}"), "cut", "cut"])
-        for name in ("listItems", "listItems"):
+        escaped = SECRET.replace("/", "\\/")
+        server.script.extend([(418, {}, f"no {SECRET}"), (200, {}, f'{{"your key": "{escaped}"}}')])
+        server.script.extend([(500, {}, f"bad {SECRET}"), "cut", "cut"])
+        for name in ("listItems",) * 3:
             session = await environment.open(task)
             snapshots.append((await session.call(name, {}, "c1")).model_dump_json())
             snapshots.append(repr(session.__dict__))
