@@ -54,7 +54,7 @@ class Sample:
     ids: dict[str, list[str]] = field(default_factory=dict)
     gold: dict[str, Trajectory] = field(default_factory=dict)
     floor: set[str] = field(default_factory=set)
-    """Tasks of a foreign world that doing nothing solves: no cheat of the agent's, a fact of the world."""
+    """Tasks of a foreign world that an agent solves which should not: the world's own rule, printed."""
 
     def gold_script(self, task: Task) -> list[Turn]:
         """The turns gold said on the task, without those its prompt holds."""
@@ -88,13 +88,14 @@ async def check_environment(
 async def _run_checks(sample: Sample) -> list[CheckResult]:
     results = []
     for name, check in CHECKS.items():
+        known = len(sample.floor)
         try:
             problems = await check(sample)
         except Exception as error:
             problems = [f"{type(error).__name__}: {error}"]
-        detail = _detail(problems, sample)
-        if check is _null and sample.floor:
-            detail += f"; floor: doing nothing solves {len(sample.floor)} of them, a foreign world's own rule"
+        detail, floor = _detail(problems, sample), len(sample.floor) - known
+        if floor:
+            detail += f"; floor: it scores on {floor} of them by this foreign world's own rule"
         results.append(CheckResult(name, not problems, detail))
     return results
 
@@ -144,26 +145,26 @@ async def _gold(sample: Sample) -> list[str]:
     return problems
 
 
-async def _no_score(sample: Sample, agent: Callable[[Task], GoldScript | None]) -> list[str]:
+async def _no_score(
+    sample: Sample, agent: Callable[[Task], GoldScript | None], *, may_be_floor: bool = False
+) -> list[str]:
+    """The tasks `agent` scores on; of a world that declares itself `foreign` they may be its floor."""
     problems = []
+    is_floor = may_be_floor and getattr(sample.environment, "foreign", False)
     for task in sample.tasks:
         script = agent(task)
         if script is None:
             continue
         total = _total(await play(sample.environment, task, script, seed=sample.seed))
-        if total > 0 and task.task_id not in sample.floor:
+        if total > 0 and is_floor:
+            sample.floor.add(task.task_id)
+        elif total > 0 and task.task_id not in sample.floor:
             problems.append(f"scores {total:g} on {task.template} {task.task_id}")
     return problems
 
 
 async def _null(sample: Sample) -> list[str]:
-    """What it scores is a failure; of a world that declares itself foreign it is the printed floor."""
-    if not getattr(sample.environment, "foreign", False):
-        return await _no_score(sample, lambda task: null_agent())
-    for task in sample.tasks:
-        if _total(await play(sample.environment, task, null_agent(), seed=sample.seed)) > 0:
-            sample.floor.add(task.task_id)
-    return []
+    return await _no_score(sample, lambda task: null_agent(), may_be_floor=True)
 
 
 async def _echo(sample: Sample) -> list[str]:
@@ -180,7 +181,7 @@ async def _spammer(sample: Sample) -> list[str]:
         session = await sample.environment.open(task, seed=sample.seed)
         shown[task.task_id] = session.tools
         await session.close()
-    return await _no_score(sample, lambda task: spammer(shown[task.task_id]))
+    return await _no_score(sample, lambda task: spammer(shown[task.task_id]), may_be_floor=True)
 
 
 async def _hard_coder(sample: Sample) -> list[str]:
@@ -194,7 +195,7 @@ async def _hard_coder(sample: Sample) -> list[str]:
                 return ListedAgent(sample.gold_script(other))
         return None
 
-    return await _no_score(sample, memorised)
+    return await _no_score(sample, memorised, may_be_floor=True)
 
 
 async def _hidden(sample: Sample) -> list[str]:

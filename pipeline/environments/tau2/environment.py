@@ -50,7 +50,7 @@ class Tau2Environment:
 
     name = NAME
     foreign = True
-    """Some tasks ask for nothing that may be done; `env check` prints how many doing nothing solves."""
+    """The benchmark's rules let doing nothing, or everything, solve some tasks; `env check` prints how many."""
 
     def __init__(
         self,

@@ -18,9 +18,10 @@ from data.messages import Role, ToolResult, ToolSpec, ToolStatus, Turn, text_par
 from data.tasks import Task
 from data.trajectories import Reward, RewardComponent, Trajectory
 from pipeline.chat.base import Chat
+from pipeline.checks.calls import argument_problems
 from pipeline.environments.tau2.users import Customer, last_said
 from pipeline.environments.tau2.verify import PlayedCall, judge
-from pipeline.environments.tau2.worlds import World, shown_tools
+from pipeline.environments.tau2.worlds import Answer, World, shown_tools
 from pipeline.environments.tools import ToolLimits, truncate
 from pipeline.errors import ConfigError, EnvironmentFailure, JudgeError
 
@@ -37,6 +38,7 @@ class Tau2Session:
         domain, solo = state["domain"], state["solo"]
         self._world = World(domain, state["initial"], solo=solo and domain == "telecom")
         self._tools = shown_tools(domain, "assistant", solo=solo)
+        self._schemas = {spec.name: canonical.loads(spec.parameters) for spec in self._tools}
         self.user_tools: tuple[ToolSpec, ...] = () if solo else shown_tools(domain, "user")
         """The second list: what the simulated user can call."""
         self._customer: Customer | None = None
@@ -60,7 +62,7 @@ class Tau2Session:
                 f"call {call_id} ({name}) on a closed session; open a new one for the task"
             )
         kept = canonical.loads(canonical.dumps(arguments))
-        answer = self._world.call(name, arguments)
+        answer = self._refusal(name, arguments) or self._world.call(name, arguments)
         if answer.executed:
             self._calls.append(PlayedCall("assistant", name, kept, answer.text))
         parts, cut = truncate(text_parts(answer.text), self._limits)
@@ -107,6 +109,14 @@ class Tau2Session:
             verifier=self.task.verifier,
             artefact_digest=canonical.digest([asdict(call) for call in self._calls]),
         )
+
+    def _refusal(self, name: str, arguments: dict[str, Any]) -> Answer | None:
+        """A call that breaks its schema never reaches the world: what it stored there could not be judged."""
+        schema = self._schemas.get(name)
+        if schema is None:
+            return Answer(f"Error: there is no tool {name!r}", failed=True, executed=False)
+        problems = argument_problems(arguments, schema)
+        return Answer(f"Error: {'; '.join(problems)}", failed=True, executed=False) if problems else None
 
     async def close(self) -> None:
         """Drop the world. Idempotent."""

@@ -86,7 +86,7 @@ def test_the_floor_of_the_benchmarks_own_rule_is_printed(run: Run) -> None:
     environment = load(categories="irrelevance", refusal="any")
     results = {one.name: one for one in run(check_environment(environment, num_tasks=5, num_ids=5))}
     assert all(result.passed for result in results.values())
-    assert "doing nothing solves 10 of them" in results["null agent scores 0"].detail
+    assert "it scores on 10 of them by this foreign world's own rule" in results["null agent scores 0"].detail
 
 
 def test_refusing_needs_the_typed_answer_and_both_verdicts_are_kept(run: Run) -> None:

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
+from benchmarks.bfcl_scripted import play_task
 from benchmarks.tau2_gold import obedient
 from data import canonical
 from data.messages import Role, ToolCall, ToolSpec, ToolStatus, Turn, assistant
 from data.tasks import Task
-from data.trajectories import Trajectory
+from data.trajectories import Blame, Termination, Trajectory
 from pipeline.chat.scripted import ScriptedChat
 from pipeline.environments.agents import ListedAgent, null_agent, spammer
 from pipeline.environments.check import CHECKS, check_environment
@@ -30,11 +31,14 @@ from pipeline.environments.tau2.worlds import World, make_environment, shown_too
 from pipeline.errors import (
     BudgetExceededError,
     ConfigError,
+    EngineError,
     EnvironmentFailure,
     JudgeError,
     UserSimulatorError,
 )
+from pipeline.renderers.chatml import ChatMLRenderer
 from tests.pipeline.environments.conftest import Run
+from tests.tiny import make_tiny_tokenizer
 
 pytestmark = pytest.mark.skipif(
     find_spec("tau2") is None, reason="tau2 is not installed; run: make tau2-setup"
@@ -153,6 +157,25 @@ def test_a_customer_that_fails_is_never_the_agents_fault(run: Run) -> None:
     assert "said nothing" in run(ask([" "], UserSimulatorError))
     assert "12 tools in a row" in run(ask(endless, UserSimulatorError))
     assert "no money" in run(ask(broke, BudgetExceededError))
+
+
+def test_in_the_loop_a_dead_customer_is_blamed_and_nothing_is_scored(
+    run: Run, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    renderer = ChatMLRenderer.load(make_tiny_tokenizer(tmp_path_factory.mktemp("tokenizer")))
+
+    def dead(turns: Sequence[Turn], tools: Sequence[ToolSpec]) -> Turn:
+        raise EngineError("the server is gone")
+
+    async def one(answers: Any) -> Trajectory:
+        environment: Any = dialogue("airline", answers)
+        task = next(environment.tasks("train"))
+        return await play_task(environment, task, renderer=renderer, gold=True)
+
+    broken, whole = run(one(dead)), run(one(obedient))
+    assert (broken.termination, broken.blame) == (Termination.INFRA_FAILURE, Blame.USER_SIMULATOR)
+    assert broken.reward is None and "the server is gone" in broken.error
+    assert whole.success and whole.termination is Termination.FINISHED
 
 
 def test_a_wrong_call_of_the_customers_is_told_to_it(run: Run) -> None:
