@@ -15,6 +15,7 @@ output); E ended (status); F a file (two bytes of its index in `collect`, conten
 import marshal
 import os
 import resource
+import select
 import signal
 import stat
 import struct
@@ -23,7 +24,8 @@ from types import ModuleType
 from typing import Any
 
 HOME = "/box"
-_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
+_REAP_MILLISECONDS = 50
+_PR_SET_DUMPABLE = 4
 
 
 def send(letter: bytes, payload: bytes = b"") -> None:
@@ -82,17 +84,31 @@ def become_program(request: dict[str, Any], stdin: bytes, limits: dict[str, int]
 
 
 def wait_for(main: int) -> int:
-    """Reap everything; the main process's status ends the wait, and then everybody else."""
-    while True:
-        pid, status = os.wait()
-        if pid == main:
-            break
+    """Reap everything; the main process's status ends the wait, and then everybody else. The host gone is our end."""
+    ended = os.pidfd_open(main)
+    poller = select.poll()
+    poller.register(ended, select.POLLIN)
+    poller.register(0, select.POLLRDHUP)
+    status = None
+    while status is None:
+        if any(descriptor == 0 for descriptor, _ in poller.poll(_REAP_MILLISECONDS)):
+            os._exit(0)
+        status = reap(main)
+    os.close(ended)
     try:
         os.kill(-1, signal.SIGKILL)
         while True:
             os.wait()
     except (ProcessLookupError, ChildProcessError):
         return status
+
+
+def reap(main: int) -> int | None:
+    """Take every process that has ended; the main one's status, if it is among them."""
+    while True:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid in (0, main):
+            return status if pid else None
 
 
 def execute(command: list[str], restore_pipe: bool = True) -> None:
@@ -162,8 +178,7 @@ def serve() -> bool:
     """One request, then the end; True in the fork that has become a Python program that is through."""
     os.closerange(3, 4096)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # The end of bubblewrap is our end, and no process of the jail may look into this one (/proc/1/mem, fd).
-    control(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # No process of the jail may look into this one (/proc/1/mem, fd).
     control(_PR_SET_DUMPABLE, 0)
     import site  # -S leaves out exit(), quit() and copyright
 

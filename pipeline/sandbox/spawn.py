@@ -15,6 +15,7 @@ import itertools
 import os
 import select
 import shutil
+import signal
 import socket
 import subprocess
 import threading
@@ -73,6 +74,7 @@ class Jail:
         self._control = control
         self.stdout, self.stderr = (Capture(descriptor, 4096) for descriptor in outputs)
         self._lock = threading.Lock()
+        self._supervisor: int | None = None
         self._destroyed = False
 
     def wait_ready(self) -> None:
@@ -83,6 +85,9 @@ class Jail:
             self.process.wait()
             self.stderr.drain()
             raise JailStartError(self.stderr.text.strip()[:500] or f"no answer in {_START_SECONDS:.0f} s")
+        # The pid cannot be anybody else's yet: bubblewrap lives and has not reaped it.
+        with contextlib.suppress(OSError, StopIteration):
+            self._supervisor = os.pidfd_open(next(_children(self.process.pid)))
 
     def converse(self, request: bytes, watch: Watch, output_bytes: int) -> Report:
         """Hand over the program and listen. A jail that dies meanwhile is a report that says GONE."""
@@ -112,18 +117,26 @@ class Jail:
         return max(min(waited / 1e9, elapsed - running / 1e9), 0.0)
 
     def kill(self) -> None:
-        """End every process of it; the kernel does the rest when bubblewrap is gone."""
+        """End every process of it: the kernel does so when the supervisor, the first of them, is gone.
+
+        Killing bubblewrap alone would not do: as root it has given up the right to signal another user's child.
+        """
         with self._lock:
+            if self._supervisor is not None and not self._destroyed:
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(self._supervisor, signal.SIGKILL)
             if self.process.returncode is None:
                 self.process.kill()
 
     def destroy(self) -> None:
         """Kill, reap, close and remove; idempotent. Raises RuntimeError if a process cannot be ended."""
+        self.kill()
         with self._lock:
             if self._destroyed:
                 return
             self._destroyed = True
-        self.kill()
+            if self._supervisor is not None:
+                os.close(self._supervisor)
         self.process.wait()
         self._control.close()
         self.stdout.close()
@@ -144,6 +157,18 @@ def _descendants(pid: int) -> Iterator[int]:
     for child in _children(pid):
         yield child
         yield from _descendants(child)
+
+
+def _system() -> list[str]:
+    words = ["--ro-bind", "/usr", "/usr"]
+    for path in ("/bin", "/sbin", "/lib", "/lib64", "/lib32"):
+        if os.path.islink(path):
+            words += ["--symlink", os.readlink(path), path]
+        elif os.path.isdir(path):
+            words += ["--ro-bind", path, path]
+    for path in _VISIBLE:
+        words += ["--ro-bind-try", path, path]
+    return words
 
 
 def _accounts(user: int) -> dict[str, str]:
@@ -214,33 +239,22 @@ class Spawner:
             words += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--cap-add", "CAP_SETPCAP"]
         else:
             words += ["--unshare-user", "--uid", str(user), "--gid", str(user)]
-        words += ["--perms", "0755", "--dir", "/etc", *self._system(shape)]
+        words += ["--perms", "0755", "--dir", "/etc", *_system()]
         for path, text in _accounts(user).items():
             words += ["--perms", "0444", "--ro-bind-data", self._data(text.encode(), passed), path]
         words += ["--proc", "/proc", "--dev", "/dev"]
         for path in ("/box", "/tmp", "/dev/shm"):
             words += ["--perms", "1777", "--size", str(shape.disk_mib << 20), "--tmpfs", path]
+        for path in shape.mounts:
+            for parent in reversed(Path(path).parents[:-1]):
+                words += ["--perms", "0755", "--dir", str(parent)]
+            words += ["--ro-bind", path, path]
         words += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/"]
         words += ["--seccomp", self._data(self._filter, passed), "--"]
         if root:
             words += ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
             words += ["--inh-caps=-all", "--ambient-caps=-all", "--bounding-set=-all", "--"]
         return [*words, python_executable(), "-I", "-S", "-X", "utf8", "-c", self._source]
-
-    def _system(self, shape: Shape) -> list[str]:
-        words = ["--ro-bind", "/usr", "/usr"]
-        for path in ("/bin", "/sbin", "/lib", "/lib64", "/lib32"):
-            if os.path.islink(path):
-                words += ["--symlink", os.readlink(path), path]
-            elif os.path.isdir(path):
-                words += ["--ro-bind", path, path]
-        for path in _VISIBLE:
-            words += ["--ro-bind-try", path, path]
-        for path in shape.mounts:
-            for parent in reversed(Path(path).parents[:-1]):
-                words += ["--perms", "0755", "--dir", str(parent)]
-            words += ["--ro-bind", path, path]
-        return words
 
     @staticmethod
     def _data(content: bytes, passed: list[int]) -> str:
