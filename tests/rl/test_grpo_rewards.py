@@ -41,11 +41,11 @@ class Last:
         self.by, self.failing, self.closed = by, failing, 0
 
     async def score(self, task: Task, group: Sequence[Trajectory]) -> list[Score]:
-        """The rollout index."""
+        """The rollout index - 3: never above what an exhausted budget scores."""
         return [
             Score(None, error="JudgeError: silent")
             if item.rollout_index in self.failing
-            else Score(float(item.rollout_index), success=item.success)
+            else Score(item.rollout_index - 3.0, success=item.success)
             for item in group
         ]
 
@@ -71,12 +71,12 @@ def test_online_the_chosen_reward_is_trained_and_both_are_stored(
     source, reward = _online(tiny, TorchEngine(tiny), seen), Last(by=by, failing=[3])
     source.chosen = _chosen(reward, source.tasks)
     first, *_ = _train(source, tiny, tmp_path / "o").history
-    assert first.reward_mean == 1.0 and first.zero_variance_share == 0.0
+    assert first.reward_mean == -2.0 and first.zero_variance_share == 0.0
     assert (first.trajectories, first.without_reward, first.judge_failures) == (8, 2, 2)
     assert first.success_rate == sum(bool(item.success) for item in seen[:8]) / 8
     assert reward.closed == 1
     for item in seen:
-        expected = None if item.rollout_index == 3 else float(item.rollout_index)
+        expected = None if item.rollout_index == 3 else item.rollout_index - 3.0
         assert chosen_total(item, "last") == expected
         assert item.reward is not None and item.reward.total in (0.0, 1.0)
         assert item.labels == (("reward_failed:last",) if item.rollout_index == 3 else ())
@@ -119,7 +119,7 @@ def test_replay_is_scored_anew_and_infrastructure_stays_out(tiny: Path) -> None:
     with asyncio.Runner() as runner:
         source.runner = runner
         found = source.collect(["g"], batch=0, config=CONFIG)
-    assert [source.chosen.value(item) for item in found] == [0.0, 1.0, None, 3.0]  # type: ignore[union-attr]
+    assert [source.chosen.value(item) for item in found] == [-3.0, -2.0, None, 0.0]  # type: ignore[union-attr]
     assert found[2].reward is None and found[2].labels == ()
     with asyncio.Runner() as runner:
         lost = Replay(stored, chosen=_chosen(Last(), []))
@@ -135,7 +135,7 @@ def test_replay_trains_on_the_chosen_reward(tiny: Path, tmp_path: Path) -> None:
     source = Replay(stored, chosen=_chosen(Last(), [task]))
     result = train_grpo(source, model_dir=tiny, out_dir=tmp_path / "o", config=config, stop_token_ids={STOP})
     (step,) = result.history
-    assert step.zero_variance_share == 0.0 and step.reward_mean == 1.5 and step.success_rate == 1.0
+    assert step.zero_variance_share == 0.0 and step.reward_mean == -1.5 and step.success_rate == 1.0
     assert step.grad_norm > 0
 
 
