@@ -1,4 +1,4 @@
-"""The tasks of python_math: drawn questions, disjoint across splits by the digest of their text.
+"""The tasks of python_math: drawn questions, disjoint across splits by the digest of their numbers.
 
 `heldout_unseen` has the unseen templates only. `protocol` says how the tool is used: `chat` (calls of the
 template), or `inline` (`<code>` answered by `<interpreter>` within one turn; roll out with INLINE). Not
@@ -126,23 +126,23 @@ def load(**options: Any) -> PythonMath:
 
 
 def draw_questions(template: Template, split: str) -> Iterator[Question]:
-    """The questions of a template in a split, no text twice. Raises ConfigError where they run out."""
+    """The questions of a template in a split, no numbers twice. Raises ConfigError where they run out."""
     seen: set[str] = set()
     for index in itertools.count():
         for attempt in range(_MAX_DRAWS):
             drawn = template.draw(random.Random(f"python_math/{split}/{template.name}/{index}/{attempt}"))
-            wanted = drawn.text not in seen and len(str(drawn.answer)) <= MAX_ANSWER_LENGTH
-            if wanted and (template.unseen or split_of(drawn.text) == split):
+            wanted = drawn.code not in seen and len(str(drawn.answer)) <= MAX_ANSWER_LENGTH
+            if wanted and (template.unseen or split_of(drawn) == split):
                 break
         else:
             raise ConfigError(f"template {template.name} has no more than {len(seen)} questions in {split}")
-        seen.add(drawn.text)
+        seen.add(drawn.code)
         yield drawn
 
 
-def split_of(text: str) -> str:
-    """The split a question belongs to, by its text."""
-    share = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") % _NUM_SHARES
+def split_of(drawn: Question) -> str:
+    """The split a question of a seen template belongs to, by its numbers: other words do not move it."""
+    share = int.from_bytes(hashlib.sha256(drawn.code.encode()).digest()[:4], "big") % _NUM_SHARES
     for name, count in _SHARES.items():
         if share < count:
             return name

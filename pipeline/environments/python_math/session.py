@@ -3,7 +3,8 @@
 Every call of `python` is a program of its own in the sandbox: nothing is remembered from one to the next, so
 each piece must be complete (as in ReTool), and a session has no state to lose. Success: the last assistant
 turn ends in `\\boxed{}` with exactly the right rational number. Errors and timeouts of the code are
-observations; a sandbox that breaks is an infrastructure failure. Private: {"answer": the number, "code": what gold runs}.
+observations; a sandbox that breaks is an infrastructure failure. Private: {"answer": the number, "code": what
+gold runs}.
 """
 
 from __future__ import annotations

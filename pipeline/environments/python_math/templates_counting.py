@@ -34,7 +34,7 @@ def _paths(rng: R) -> Question:
 
 
 def _committee(rng: R) -> Question:
-    men, women, size = rng.randint(6, 15), rng.randint(6, 15), rng.randint(4, 8)
+    men, women, size = rng.randint(6, 20), rng.randint(6, 20), rng.randint(4, 9)
     least = rng.randint(2, 4)
     texts = (
         f"From {men} men and {women} women, {size} people are chosen, at least {least} of them women. "
@@ -88,21 +88,20 @@ def _ways(amount: int, coins: tuple[int, ...]) -> int:
 
 
 def _gifts(rng: R) -> Question:
-    gifts, children = rng.randint(7, 16), rng.randint(3, 6)
-    what = rng.choice(("books", "gifts", "tasks", "tickets", "stamps", "songs", "keys", "letters"))
-    who = rng.choice(("children", "friends", "students", "players", "robots", "guests", "teams", "clerks"))
+    gifts, children, m = rng.randint(12, 60), rng.randint(4, 12), rng.randint(1_001, 99_999)
     texts = (
-        f"In how many ways can {gifts} different {what} be given to {children} {who} "
-        "so that each gets one or more?",
-        f"{gifts} different {what} are shared among {children} {who}, and nobody goes without. "
-        "How many ways are there?",
+        f"In how many ways can {gifts} different books be given to {children} children so that each gets one "
+        f"or more? Answer modulo {m}.",
+        f"{gifts} different tasks are shared among {children} people, and nobody goes without. "
+        f"What remains when the number of ways is divided by {m}?",
     )
     code = (
         f"ways = [1] + [0] * {children}\nfor _ in range({gifts}):\n"
-        f"    ways = [0] + [k * (ways[k] + ways[k - 1]) for k in range(1, {children} + 1)]\nprint(ways[-1])"
+        f"    ways = [0] + [k * (ways[k] + ways[k - 1]) for k in range(1, {children} + 1)]\n"
+        f"print(ways[-1] % {m})"
     )
     answer = sum((-1) ** k * math.comb(children, k) * (children - k) ** gifts for k in range(children + 1))
-    return question(rng, texts, code, answer)
+    return question(rng, texts, code, answer % m)
 
 
 def _savings(rng: R) -> Question:

@@ -73,7 +73,7 @@ def _recurrence(rng: R) -> Question:
     n, m = rng.randint(40, 400), rng.randint(1_001, 99_999)
     rule = f"{p} times the term before plus {q} times the one before that"
     texts = (
-        f"A sequence starts {first}, {second}; each later term is {rule}. What is its {n}th term modulo {m}?",
+        f"A sequence starts {first}, {second}; each later term is {rule}. What is term {n} modulo {m}?",
         f"The first two terms are {first} and {second}, then each is {rule}. "
         f"What remains when term {n} is divided by {m}?",
     )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
+
+from pipeline.environments.code_repair import CodeRepair, load
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
@@ -15,3 +17,11 @@ Run = Callable[[Coroutine[Any, Any, Any]], Any]
 def run() -> Run:
     """`asyncio.run`."""
     return asyncio.run
+
+
+@pytest.fixture(scope="session")
+def repair_world() -> Iterator[CodeRepair]:
+    """The code_repair environment with one sandbox for all tests."""
+    environment = load()
+    yield environment
+    asyncio.run(environment.runner.close())
