@@ -32,7 +32,7 @@ LEVELS = ("sql", "answer", "term")
 _UNSEEN = "heldout_unseen"
 _SHARES = {"dev": 3, "heldout": 4}
 _NUM_SHARES = 20
-MAX_DRAWS = 400
+MAX_DRAWS, MAX_SPARES = 60, 40
 _SUBMIT = "SQLite. See tables, then submit one query."
 _ANSWER = "SQLite. See tables, query, then answer with the value."
 _TERM = f"SQLite, today is {TODAY.isoformat()}. Look up the term, see tables, then submit one query."
@@ -76,9 +76,22 @@ def load(**options: Any) -> SqlDesk:
 
 
 def draw_task(kind: Kind, domain: Domain, split: str, number: int) -> Task:
-    """The task of a level and template in a subject, on the `number`-th database of the split."""
+    """The task of a level and template in a subject, on the `number`-th database of the split.
+
+    Where that database has no such question worth asking, spare ones take its place.
+    """
+    for spare in range(MAX_SPARES):
+        key = f"{split.replace('_', '')}{number}" + (f"spare{spare}" if spare else "")
+        task = _draw_on(f"{domain.name}/{key}", kind, split)
+        if task is not None:
+            return task
+    raise ConfigError(
+        f"template {kind[1].name} has too few questions: {MAX_SPARES} databases have none of {split}"
+    )
+
+
+def _draw_on(name: str, kind: Kind, split: str) -> Task | None:
     level, template = kind
-    name = f"{domain.name}/{split.replace('_', '')}{number}"
     data, book = make_data(name), make_handbook(name)
     database = open_database(name)
     try:
@@ -90,9 +103,9 @@ def draw_task(kind: Kind, domain: Domain, split: str, number: int) -> Task:
                 question, sql = fill(template, rng, data)
             if split in (_UNSEEN, _split_of(question)) and _worth_asking(result := database.run(sql)):
                 return _task(kind, split, name, question, sql, result)
+        return None
     finally:
         database.close()
-    raise ConfigError(f"template {template.name} has too few questions: no draw of {MAX_DRAWS} is in {split}")
 
 
 def _kinds(unseen: bool) -> list[Kind]:

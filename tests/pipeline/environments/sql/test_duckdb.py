@@ -123,5 +123,6 @@ def test_a_writer_has_its_own_file_and_is_restored_exactly(path: Path, source: D
         writer.run("INSERT INTO child VALUES (4, 99999)")
     folder = writer._folder
     assert folder is not None and folder.exists()
-    writer.close(), reader.close()
+    writer.close()
+    reader.close()
     assert not folder.exists() and hashlib.sha256(path.read_bytes()).hexdigest() == before

@@ -182,7 +182,8 @@ def test_sessions_do_not_share_and_the_file_stays_as_it_was(path: Path) -> None:
     one, two = (source.open(writable=True, limits=LIMITS) for _ in range(2))
     one.run("DELETE FROM child")
     assert two.run("SELECT count(*) FROM child").rows == ((2,),)
-    one.close(), two.close()
+    one.close()
+    two.close()
     assert hashlib.sha256(path.read_bytes()).hexdigest() == before and sorted(path.parent.iterdir()) == beside
 
 
