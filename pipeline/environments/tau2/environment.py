@@ -50,7 +50,7 @@ class Tau2Environment:
 
     name = NAME
     foreign = True
-    """The benchmark's rules let doing nothing, or everything, solve some tasks; `env check` prints how many."""
+    """The benchmark's rules let doing nothing, or everything, solve some tasks; `env check` counts them."""
 
     def __init__(
         self,
