@@ -20,6 +20,7 @@ ENVIRONMENTS = {
     "search_desk": "pipeline.environments.search_desk:load",
     "code_repair": "pipeline.environments.code_repair:load",
     "python_math": "pipeline.environments.python_math:load",
+    "sql": "pipeline.environments.sql:load",
     "trl_class": "pipeline.environments.adapters.trl_class:load",
     "reasoning_gym": "pipeline.environments.adapters.reasoning_gym:load",
     "bfcl_multi_turn": "pipeline.environments.bfcl:load",
@@ -27,6 +28,8 @@ ENVIRONMENTS = {
     "tau2": "pipeline.environments.tau2:load",
 }
 """Name to factory; loaded only when asked for."""
+BROUGHT = frozenset({"sql", "trl_class", "nemo_gym"})
+"""Of these, the ones that stand for what a user brings: without options there is nothing to load."""
 
 
 def load_environment(name: str, **options: Any) -> Environment:

@@ -14,12 +14,12 @@ from data.trajectories import Trajectory
 from pipeline.environments.check import CHECKS, CheckResult, check_environment
 from pipeline.environments.counter import CounterEnvironment, CounterSession, make_task
 from pipeline.environments.gold import PlannedGold, call
-from pipeline.environments.registry import ENVIRONMENTS, load_environment
+from pipeline.environments.registry import BROUGHT, ENVIRONMENTS, load_environment
 from pipeline.environments.toolkit import ToolEnvironment
 from pipeline.environments.tools import tool
 from tests.pipeline.environments.conftest import Run
 
-OURS = [name for name in ENVIRONMENTS if not name.startswith(("bfcl_", "tau2"))]
+OURS = [name for name in ENVIRONMENTS if not name.startswith(("bfcl_", "tau2")) and name not in BROUGHT]
 """The foreign worlds need packages of their own and have their own tests (test_bfcl*.py, test_tau2.py)."""
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from pipeline.environments.counter import CounterEnvironment
-from pipeline.environments.registry import ENVIRONMENTS, load_environment
+from pipeline.environments.registry import BROUGHT, ENVIRONMENTS, load_environment
 from pipeline.errors import ConfigError
 
 
-@pytest.mark.parametrize("name", [name for name in ENVIRONMENTS if name != "bfcl_multi_turn"])
+@pytest.mark.parametrize(
+    "name", [name for name in ENVIRONMENTS if name != "bfcl_multi_turn" and name not in BROUGHT]
+)
 def test_every_registered_environment_loads_under_its_name(name: str) -> None:
     assert load_environment(name).name == name
 
