@@ -144,13 +144,19 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
+class PatientServer(ThreadingHTTPServer):
+    """Lets hundreds of clients knock at once."""
+
+    daemon_threads = True
+    request_queue_size = 512
+
+
 @contextmanager
 def serving() -> Iterator[ItemServer]:
     """A running server."""
     owner = ItemServer()
     handler = type("Bound", (Handler,), {"owner": owner})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
+    server = PatientServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     owner.url = f"http://127.0.0.1:{server.server_port}/v1"
