@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from pipeline.environments.base import Environment
+from pipeline.environments.cassette import with_cassette
 from pipeline.errors import ConfigError, TrajsmithError
 
 ENVIRONMENTS = {
@@ -22,6 +23,7 @@ ENVIRONMENTS = {
     "python_math": "pipeline.environments.python_math:load",
     "sql": "pipeline.environments.sql:load",
     "trl_class": "pipeline.environments.adapters.trl_class:load",
+    "nemo_gym": "pipeline.environments.adapters.nemo_gym:load",
     "reasoning_gym": "pipeline.environments.adapters.reasoning_gym:load",
     "bfcl_multi_turn": "pipeline.environments.bfcl:load",
     "bfcl_single_turn": "pipeline.environments.bfcl.single:load",
@@ -33,7 +35,22 @@ BROUGHT = frozenset({"sql", "trl_class", "nemo_gym"})
 
 
 def load_environment(name: str, **options: Any) -> Environment:
-    """The environment `name`, made with `options`. Raises ConfigError naming what exists or what is wrong."""
+    """The environment `name`, made with `options`. Raises ConfigError naming what exists or what is wrong.
+
+    The option `cassette`, e.g. `{"path": "news.jsonl", "mode": "replay"}`, is no factory's: it holds the
+    arguments of `cassette.with_cassette`, and every environment takes it.
+    """
+    tape = options.pop("cassette", None)
+    environment = _made(name, options)
+    if tape is None:
+        return environment
+    try:
+        return with_cassette(environment, **tape)
+    except TypeError as error:
+        raise ConfigError(f"environment {name!r}: option cassette: {error}") from error
+
+
+def _made(name: str, options: dict[str, Any]) -> Environment:
     known = f"known environments: {', '.join(ENVIRONMENTS)}; your own: package.module:factory"
     path = ENVIRONMENTS.get(name, name)
     module_name, colon, attribute = path.partition(":")

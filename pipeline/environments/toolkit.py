@@ -47,6 +47,7 @@ from pipeline.environments.tools import (
     ToolResponse,
     function_tool,
     stateful_tool,
+    tool_limits,
     truncate,
 )
 from pipeline.errors import ConfigError, EnvironmentFailure, JudgeError, TrajsmithError
@@ -248,8 +249,8 @@ class ToolEnvironment(ABC):
     splits: tuple[str, ...]
     session: type[ToolSession]
 
-    def __init__(self, *, limits: ToolLimits | None = None) -> None:
-        self.limits = limits or ToolLimits()
+    def __init__(self, *, limits: ToolLimits | Mapping[str, Any] | None = None) -> None:
+        self.limits = tool_limits(limits)
         self.media: MediaStore | None = None
         """Where tools' images, video, audio and files go; set by whoever owns the run directory."""
         self.num_open = 0

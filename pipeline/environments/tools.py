@@ -18,7 +18,7 @@ import functools
 import inspect
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar, TypeVar, overload
@@ -70,10 +70,26 @@ class ToolLimits:
     timeout_seconds: float = 30.0
 
     def __post_init__(self) -> None:
+        if self.truncate_side not in list(TruncateSide):
+            raise ConfigError(
+                f"truncate_side {self.truncate_side!r}; choose one of {', '.join(TruncateSide)}"
+            )
+        object.__setattr__(self, "truncate_side", TruncateSide(self.truncate_side))
         if self.max_tool_response_length < 8 or self.timeout_seconds <= 0:
             raise ConfigError(
                 f"{self}: max_tool_response_length must be at least 8 and timeout_seconds above 0"
             )
+
+
+def tool_limits(given: ToolLimits | Mapping[str, Any] | None) -> ToolLimits:
+    """Limits as an environment takes them, also as written in a recipe. Raises ConfigError."""
+    if isinstance(given, ToolLimits):
+        return given
+    try:
+        return ToolLimits(**(given or {}))
+    except TypeError as error:
+        known = ", ".join(ToolLimits.__dataclass_fields__)
+        raise ConfigError(f"limits {given!r}: {error}; limits are {known}") from error
 
 
 class StatefulTool(ABC):

@@ -6,7 +6,8 @@ session for a URL, a fresh server object in this process). Task files: `task_fil
 may say `{state: {tool: NAME, arguments: {...}, equals|contains: VALUE}}` and
 `{verifier: package.module:function}` (called with session and trajectory, plain or async, 0 to 1), and in
 `state` what is called before the agent acts: `{setup: [{name, arguments}, ...]}`.
-Not covered: a server at a URL that shares its state between its sessions; `env check` shows it.
+Not covered: a server at a URL that shares its state between its sessions (`env check` shows it); tools that
+change during an episode.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from pipeline.environments.mcp.server import Description, McpServer, describe
 from pipeline.environments.mcp.session import McpSession
 from pipeline.environments.task_file import TaskRules, file_gold, read_tasks, splits_of
 from pipeline.environments.toolkit import source_digest
-from pipeline.environments.tools import ToolLimits
+from pipeline.environments.tools import ToolLimits, tool_limits
 from pipeline.errors import ConfigError, EnvironmentFailure
 
 _STATE_KEYS = {"tool", "arguments", "equals", "contains"}
@@ -59,7 +60,7 @@ class McpEnvironment:
     ) -> None:
         self.name, self.num_open = name, 0
         self.media: MediaStore | None = None
-        self.limits = limits if isinstance(limits, ToolLimits) else ToolLimits(**(limits or {}))
+        self.limits = tool_limits(limits)
         self.server = _server(server)
         if pool_size < 1 or idle_seconds < 0:
             raise ConfigError(

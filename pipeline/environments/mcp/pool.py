@@ -100,7 +100,7 @@ class Pool:
         try:
             while self._idle:
                 _, connection = self._idle.pop()
-                if connection.is_open:
+                if await self._lives(connection):
                     return connection
             self.num_started += 1
             connection = Connection(self.server)
@@ -138,6 +138,16 @@ class Pool:
     def _keep(self, connection: Connection) -> None:
         self._idle.append((time.monotonic(), connection))
         asyncio.get_running_loop().call_later(self.idle_seconds, self.prune)
+
+    async def _lives(self, connection: Connection) -> bool:
+        """Whether an idle connection still answers; a server may end while nobody asks it anything."""
+        try:
+            async with asyncio.timeout(self.timeout_seconds):
+                await connection.client.list_tools(cache_mode="bypass")
+        except Exception:  # whatever it was, another connection is started instead
+            await connection.close()
+            return False
+        return connection.is_open
 
     async def _cleaned(self, connection: Connection) -> bool:
         if not connection.is_used:

@@ -61,7 +61,7 @@ async def stdio_transport(
 async def _read(process: Process, to_client: Any) -> None:
     """Lines of the server as messages; the stream ends where the server's output does."""
     from mcp.shared.message import SessionMessage
-    from mcp_types import jsonrpc_message_adapter
+    from mcp.types import jsonrpc_message_adapter
 
     assert process.stdout is not None
     rest = ""

@@ -18,6 +18,7 @@ from pipeline.environments.cassette import CassetteEnvironment, replay_calls, wi
 from pipeline.environments.check import check_environment
 from pipeline.environments.gold import PlannedGold, call
 from pipeline.environments.play import play
+from pipeline.environments.registry import load_environment
 from pipeline.environments.toolkit import ToolEnvironment, ToolSession
 from pipeline.environments.tools import tool
 from pipeline.errors import ConfigError, EnvironmentFailure
@@ -227,6 +228,14 @@ def test_the_recorded_calls_of_an_episode_replay_exactly(run: Run, tmp_path: Pat
     assert run(differences(taped(path, "replay"))) == []
     [difference] = run(differences(News()))
     assert difference.startswith("latest (gold_0)")
+
+
+def test_any_environment_takes_the_option_cassette(tmp_path: Path) -> None:
+    path = str(tmp_path / "c.jsonl")
+    environment = load_environment("counter", cassette={"path": path, "mode": "auto"}, digits=2)
+    assert isinstance(environment, CassetteEnvironment) and environment.inner.name == "counter"
+    with pytest.raises(ConfigError, match=r"option cassette: .*unexpected keyword argument 'file'"):
+        load_environment("counter", cassette={"file": path})
 
 
 def test_the_environment_check_records_live_tools(run: Run) -> None:

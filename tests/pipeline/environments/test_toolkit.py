@@ -419,6 +419,15 @@ def test_a_foreign_task_is_refused(run: Run) -> None:
         run(DeskEnvironment().open(make_task(environment="elsewhere")))
 
 
+def test_limits_as_a_recipe_writes_them() -> None:
+    environment = DeskEnvironment(limits={"truncate_side": "left", "timeout_seconds": 1})
+    assert environment.limits == ToolLimits(truncate_side=TruncateSide.LEFT, timeout_seconds=1)
+    with pytest.raises(ConfigError, match="truncate_side 'up'; choose one of left, right, middle"):
+        DeskEnvironment(limits={"truncate_side": "up"})
+    with pytest.raises(ConfigError, match="unexpected keyword argument 'timeout'"):
+        DeskEnvironment(limits={"timeout": 1})
+
+
 def test_limits_change_the_version() -> None:
     assert DeskEnvironment().version == DeskEnvironment().version
     assert DeskEnvironment().version != DeskEnvironment(limits=ToolLimits(timeout_seconds=1)).version

@@ -14,7 +14,7 @@ from collections import defaultdict
 from typing import Annotated, Literal
 
 from mcp.server.mcpserver import Context, Image, MCPServer
-from mcp_types import CallToolResult, ResourceLink
+from mcp.types import CallToolResult, ResourceLink
 from pydantic import Field
 
 PNG = b"\x89PNG\r\n\x1a\nnot really"

@@ -248,6 +248,19 @@ def test_used_connections_are_used_again_only_after_a_reset(run: Run, make: Make
     assert run(unused(make("memory"))) == 1
 
 
+def test_an_idle_server_that_died_is_not_leased(run: Run, make: Make) -> None:
+    environment = make("stdio", reset_tool="reset")
+
+    async def episodes() -> list[ToolResult]:
+        [first] = await ask(environment, ("process_id", {}))
+        os.kill(int(first.text), signal.SIGKILL)
+        return [first, *await ask(environment, ("process_id", {}))]
+
+    first, second = run(episodes())
+    assert second.status is OK and first.text != second.text
+    assert survivors([int(first.text), int(second.text)]) == []
+
+
 def test_the_pool_bounds_connections_and_prunes_idle_ones(run: Run, make: Make) -> None:
     environment = make("memory", pool_size=2, idle_seconds=0.0)
 
