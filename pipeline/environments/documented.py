@@ -21,8 +21,16 @@ from pipeline.environments.guarded import GuardedSession
 from pipeline.environments.responses import ToolResponse
 from pipeline.environments.task_checks import check_answer, check_calls
 from pipeline.environments.task_file import file_checks, later_turns
+from pipeline.environments.toolkit import source_digest
 from pipeline.environments.tools import ToolError, ToolLimits, truncate
 from pipeline.errors import BudgetExceededError, ConfigError, JudgeError, TrajsmithError
+
+
+def sources_digest(module_name: str) -> str:
+    """Digest of a package that builds on this module, and of what judges its tasks."""
+    shared = ("documented", "task_file", "task_checks")
+    names = [module_name, *(f"pipeline.environments.{name}" for name in shared)]
+    return canonical.digest([source_digest(name) for name in names], length=12)
 
 
 class DocumentedSession(GuardedSession):

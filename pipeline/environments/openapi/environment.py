@@ -16,13 +16,13 @@ import httpx
 
 from data import canonical
 from data.tasks import Task
+from pipeline.environments.documented import sources_digest
 from pipeline.environments.gold import PlannedGold
 from pipeline.environments.openapi.client import ClientPolicy, Credential, checked_base_url, credential
 from pipeline.environments.openapi.document import load_document
 from pipeline.environments.openapi.operations import Operation, read_operations, security_schemes
 from pipeline.environments.openapi.session import LiveApi, OpenApiSession, get_problem
 from pipeline.environments.task_file import TaskRules, file_checks, file_gold, read_tasks, splits_of
-from pipeline.environments.toolkit import source_digest
 from pipeline.environments.tools import ToolLimits
 from pipeline.errors import ConfigError
 
@@ -99,7 +99,7 @@ class OpenApiEnvironment:
         self._refuse_blind_checks()
         shown = [item.spec.model_dump() for item in found.values()]
         kept = {key: list(names) for key, names in self._api.keep.items()}
-        source = source_digest(__name__)
+        source = sources_digest(__name__)
         self.version = canonical.digest(
             source, described.digest, shown, kept, list(start), repr(self.limits), length=12
         )

@@ -16,7 +16,7 @@ from data import canonical
 from data.messages import NamedValue, ToolResult
 from data.tasks import Task
 from pipeline.chat.base import Chat
-from pipeline.environments.documented import DocumentedSession
+from pipeline.environments.documented import DocumentedSession, sources_digest
 from pipeline.environments.dotted import load_dotted
 from pipeline.environments.gold import PlannedGold
 from pipeline.environments.responses import ToolResponse
@@ -25,7 +25,6 @@ from pipeline.environments.simulated.simulator import Simulator
 from pipeline.environments.simulated.tools import listed_tools, openapi_tools
 from pipeline.environments.task_checks import fits, pointed
 from pipeline.environments.task_file import TaskRules, file_gold, read_tasks, splits_of
-from pipeline.environments.toolkit import source_digest
 from pipeline.environments.tools import ToolError, ToolLimits
 from pipeline.errors import ConfigError
 
@@ -144,7 +143,7 @@ class SimulatedEnvironment:
         self._tasks = read_tasks(Path(tasks), rules)
         self.splits = splits_of(self._tasks)
         identity = self.simulator.identity()
-        digest = canonical.digest(source_digest(__name__), identity, repr(self.limits), length=12)
+        digest = canonical.digest(sources_digest(__name__), identity, repr(self.limits), length=12)
         self.version = f"simulated-{digest}"
 
     def tasks(self, split: str) -> Iterator[Task]:

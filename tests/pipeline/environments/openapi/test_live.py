@@ -314,6 +314,37 @@ def test_a_shared_world_is_live_and_takes_no_check_that_a_cassette_blinds(run: R
         make(session_header="")
 
 
+def test_a_shared_live_api_is_taped_and_checked_green(
+    run: Run, make: Any, server: ItemServer, tmp_path: Path
+) -> None:
+    server.worlds[""] = {
+        1: {"id": 1, "name": "lamp", "tag": "red"},
+        2: {"id": 2, "name": "desk", "tag": "blue"},
+    }
+    environment = make(
+        session_header="",
+        operations=["listItems", "getItem"],
+        tasks="""
+- prompt: What is the blue item called?
+  gold: [{name: listItems, arguments: {tag: blue}}, {say: It is a desk.}]
+  checks: [{answer: {matches: "^It is a desk"}}, {calls: [{name: listItems, arguments: {tag: blue}}]}]
+- prompt: What is item 1 called?
+  split: heldout
+  gold: [{name: getItem, arguments: {id: 1}}, {say: It is a lamp.}]
+  checks: [{answer: {matches: "^It is a lamp"}}, {calls: [{name: getItem, arguments: {id: 1}}]}]
+""",
+    )
+    results = run(check_environment(environment))
+    assert [result for result in results if not result.passed] == []
+    taped = with_cassette(environment, tmp_path / "tape.jsonl", mode="auto")
+    task = next(taped.tasks("train"))
+    assert run(play(taped, task, taped.gold(task))).success
+    asked = len(server.received)
+    server.worlds[""] = {}
+    assert run(play(taped, task, taped.gold(task))).success
+    assert len(server.received) == asked
+
+
 def test_a_check_that_cannot_be_asked_is_no_reward(run: Run, make: Any, server: ItemServer) -> None:
     environment = make()
     task = next(environment.tasks("train"))
