@@ -15,8 +15,9 @@ from flows.stages import run as runs_
 from flows.stages.progress import Say
 from flows.stages.recipe import Recipe
 from flows.stages.verbs import open_work
-from pipeline.gateway.gateway import Gateway, GatewaySettings
+from pipeline.gateway.gateway import Gateway
 from pipeline.gateway.serve import run_gateway
+from pipeline.gateway.settings import GatewaySettings
 
 
 async def serve_gateway(

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from data import canonical
+from data.messages import ToolResult, Turn
 from data.tasks import Task
 from data.trajectories import Blame, Termination
 from pipeline.checks.calls import check_call
@@ -76,6 +77,15 @@ class RecordedEpisode:
         self.opened_at = self.touched_at = clock()
         self._began_at: float | None = None
         self.closed = False
+        self.at_work = 0
+        """Tool calls of the environment's session that are going on."""
+        self.results: dict[str, ToolResult] = {}
+        """What the environment's session answered, by call id; its status and rewards go into the record."""
+
+    @property
+    def seconds(self) -> float:
+        """Since it was opened."""
+        return self._clock() - self.opened_at
 
     @property
     def in_flight(self) -> int:
@@ -240,7 +250,7 @@ class RecordedEpisode:
             choice=choice,
             parent=place.parent,
             extends=place.extends,
-            asked=place.asked,
+            asked=tuple(map(self._with_outcome, place.asked)),
             turn=turn,
             reply=reply,
             tools=ask.tools,
@@ -254,3 +264,10 @@ class RecordedEpisode:
             line=ask.line,
             mark=mark,
         )
+
+    def _with_outcome(self, turn: Turn) -> Turn:
+        """A tool turn with the status, reward and metrics the session gave, where it is shown as answered."""
+        known = self.results.get(turn.result.call_id) if turn.result else None
+        if known is None or turn.result is None or known.text != turn.result.text:
+            return turn
+        return turn.model_copy(update={"result": known})

@@ -12,7 +12,9 @@ from data.errors import RecordError
 from data.messages import ParseStatus, ToolCall, ToolSpec, Turn, text_parts
 from data.messages import ToolResult as Result
 from data.messages import tool as tool_turn
+from pipeline.checks.calls import argument_problems
 from pipeline.engines.base import Sampling
+from pipeline.errors import ConfigError
 from pipeline.gateway.asks import RequestError
 
 MAX_STOPS = 16
@@ -84,6 +86,13 @@ class Fields:
                 f"{self.path(name)} must be {least} to {most}, got {value}", param=self.path(name)
             )
         return value
+
+    def limit(self, name: str) -> int | None:
+        """A positive integer, None where the field is absent."""
+        value = self.take(name, int)
+        if value is not None and value < 1:
+            raise RequestError(f"{self.path(name)} must be at least 1, got {value}", param=self.path(name))
+        return None if value is None else int(value)
 
     def only(self, name: str, allowed: Collection[Any], why: str) -> None:
         """Take a field that may only have values without effect here (empty ones always may)."""
@@ -166,6 +175,12 @@ def read_tool(fields: Fields, schema: str) -> ToolSpec:
     fields.only("strict", [False, True], "")  # shown alike; arguments are checked, never constrained
     description = fields.take("description", str, "")
     fields.end()
+    try:
+        argument_problems({}, parameters)
+    except (ConfigError, AttributeError, TypeError) as error:
+        raise RequestError(
+            f"{fields.path(schema)} is no JSON Schema of an object: {error}", param=fields.path(schema)
+        ) from error
     return ToolSpec(name=name, description=description, parameters=canonical.dumps(parameters))
 
 

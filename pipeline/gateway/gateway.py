@@ -17,62 +17,33 @@ import re
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from data import canonical
-from data.messages import ToolResult, ToolSpec, ToolStatus
+from data.messages import ToolCall, ToolResult, ToolSpec, ToolStatus, text_parts
 from data.tasks import Task
 from data.trajectories import (
     Blame,
-    EnvironmentRef,
     Reward,
     Termination,
     Trajectory,
-    Usage,
-    make_group_id,
-    make_trajectory_id,
 )
+from pipeline.checks.calls import check_call
 from pipeline.engines.base import Engine, Sampling
 from pipeline.environments.base import Environment
-from pipeline.errors import ConfigError, JudgeError
 from pipeline.gateway.asks import Ask, RequestError
 from pipeline.gateway.episode import Answer, RecordedEpisode
 from pipeline.gateway.fields import Limits
-from pipeline.gateway.lines import Line, make_lines
+from pipeline.gateway.lines import make_lines
+from pipeline.gateway.records import Recorder, Verify, judged
+from pipeline.gateway.settings import GatewaySettings
 from pipeline.renderers.base import Renderer
 from pipeline.rollout_author import EpisodeEnd
 
-Verify = Callable[[Trajectory], Awaitable[Reward]]
 _KEY = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _REMEMBERED = 10_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatewaySettings:
-    """Settings of a gateway; the token and the waits change nothing about what is sampled."""
-
-    harness: str = "harness"
-    """Name and version of what asks: part of the policy's identity."""
-    max_context_tokens: int = 4096
-    max_choices: int = 16
-    allow_truncated: bool = True
-    """Take top_p, top_k and min_p from requests. GRPO refuses what was sampled with them."""
-    engine_seconds: float = 300.0
-    """Wait for one reply."""
-    verify_seconds: float = 120.0
-    idle_seconds: float = 900.0
-    """Time without a request after which an episode that nobody closed is given up."""
-    token: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
-    """What opens and closes episodes. Keep it from the agent: whoever holds it sets rewards."""
-
-    def __post_init__(self) -> None:
-        if len(self.token) < 16 or not self.token.isascii() or not self.token.isprintable():
-            raise ConfigError("the gateway's token must be at least 16 printable ASCII characters")
-        for name in ("max_context_tokens", "max_choices", "engine_seconds", "verify_seconds", "idle_seconds"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"{name} must be positive, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +91,8 @@ class Gateway:
         self.engine, self.renderer, self.environment = engine, renderer, environment
         self.settings = settings or GatewaySettings()
         self.limits = Limits(sampling or Sampling(), self.settings.max_choices, self.settings.allow_truncated)
-        self._emit, self._run_id, self._clock = emit, run_id, clock
+        self._emit, self._clock = emit, clock
+        self._recorder = Recorder(engine, renderer, self.settings, self.limits.defaults, environment, run_id)
         self._open: dict[str, RecordedEpisode] = {}
         self._closing: dict[str, asyncio.Task[list[Trajectory]]] = {}
         self._closed: OrderedDict[str, Closed] = OrderedDict()
@@ -202,11 +174,33 @@ class Gateway:
         episode = self._episode(key)
         if episode.session is None:
             raise RequestError("this gateway has no environment, so no tools to call", status=404)
-        async with self._tool_locks.setdefault(key, asyncio.Lock()):
+        call = ToolCall(call_id=call_id, name=name, arguments=canonical.dumps(arguments))
+        checked = check_call(call, episode.session.tools)
+        if not checked.ok:
+            text = f"error: {checked.status}: {checked.error}"
+            result = ToolResult(
+                call_id=call_id, name=name, parts=text_parts(text), status=ToolStatus.TOOL_ERROR
+            )
+        else:
+            result = await self._executed(episode, call)
+        episode.results[call_id] = result
+        return result
+
+    async def _executed(self, episode: RecordedEpisode, call: ToolCall) -> ToolResult:
+        """What the session answers; anything that is not the agent's doing breaks the episode."""
+        assert episode.session is not None, "asked only where there is one"
+        episode.at_work += 1
+        try:
+            async with self._tool_locks.setdefault(episode.key, asyncio.Lock()):
+                result = await episode.session.call(call.name, call.parsed_arguments(), call.call_id)
+        except Exception as error:
+            episode.broke(call.call_id, f"tool {call.name}: {type(error).__name__}: {error}")
+            raise RequestError(f"tool {call.name} broke", status=503, code="tool_failure") from error
+        finally:
+            episode.at_work -= 1
             episode.touch()
-            result = await episode.session.call(name, arguments, call_id)
         if result.status is ToolStatus.INFRA_ERROR:
-            episode.broke(call_id, f"tool {name}: {result.text}")
+            episode.broke(call.call_id, f"tool {call.name}: {result.text}")
         return result
 
     async def close(
@@ -237,11 +231,7 @@ class Gateway:
             end = EpisodeEnd(Termination.CANCELLED, Blame.NONE, cancelled)
         elif broken:
             end = EpisodeEnd(Termination.INFRA_FAILURE, Blame.TOOL, broken)
-        if key not in self._closing:
-            work = self._end(episode, end, reward=reward, judge=judge, final=final)
-            self._closing[key] = asyncio.create_task(work)
-            self._closing[key].add_done_callback(lambda _: self._closing.pop(key, None))
-        return await asyncio.shield(self._closing[key])
+        return await self._ended(episode, end, reward=reward, judge=judge, final=final)
 
     def closed(self, key: str) -> Closed | None:
         """What became of an episode that was closed (of the last 10,000); None where it was not."""
@@ -253,7 +243,7 @@ class Gateway:
         keys = [
             key
             for key, one in self._open.items()
-            if not one.in_flight and not one.closed and now - one.touched_at >= idle
+            if not one.in_flight and not one.at_work and now - one.touched_at >= idle
         ]
         for key in keys:
             await self._give_up(key, f"no request for {idle:g} s, and nobody closed the episode")
@@ -266,7 +256,8 @@ class Gateway:
 
     async def _give_up(self, key: str, why: str) -> None:
         end = EpisodeEnd(Termination.CANCELLED, Blame.INFRASTRUCTURE, why)
-        await self._end(self._open[key], end, reward=None, judge=None, final="")
+        if (episode := self._open.get(key)) is not None:
+            await self._ended(episode, end)
 
     def _episode(self, key: str) -> RecordedEpisode:
         if key not in self._open:
@@ -278,6 +269,23 @@ class Gateway:
                 code="episode_closed" if gone else "no_episode",
             )
         return self._open[key]
+
+    async def _ended(
+        self,
+        episode: RecordedEpisode,
+        end: EpisodeEnd,
+        *,
+        reward: float | Reward | None = None,
+        judge: Verify | None = None,
+        final: str = "",
+    ) -> list[Trajectory]:
+        """End an episode once, whoever asks for it while that goes on, and even if the asker leaves."""
+        key = episode.key
+        if key not in self._closing:
+            work = self._end(episode, end, reward=reward, judge=judge, final=final)
+            self._closing[key] = asyncio.create_task(work)
+            self._closing[key].add_done_callback(lambda _: self._closing.pop(key, None))
+        return await asyncio.shield(self._closing[key])
 
     async def _end(
         self,
@@ -297,11 +305,11 @@ class Gateway:
             end = EpisodeEnd(Termination.CANCELLED, Blame.NONE, "the harness asked for nothing")
         elif episode.failed and end.termination is Termination.CANCELLED:
             end = episode.ending or end
-        main = self._record(episode, lines[0] if lines else None, end)
-        main = await self._judged(episode, main, reward=reward, judge=judge)
+        main = self._recorder.main(episode, lines[0] if lines else None, end)
+        main = await judged(main, episode.task, settings=self.settings, reward=reward, judge=judge)
         records = [main]
         for line in lines[1:]:
-            records.append(self._side(episode, line, main, records))
+            records.append(self._recorder.side(episode, line, main, records))
         for record in records:
             self._emit(record)
         self._closed[episode.key] = Closed(
@@ -317,89 +325,3 @@ class Gateway:
             with contextlib.suppress(Exception):
                 await asyncio.wait_for(episode.session.close(), self.settings.verify_seconds)
         return records
-
-    async def _judged(
-        self,
-        episode: RecordedEpisode,
-        trajectory: Trajectory,
-        *,
-        reward: float | Reward | None,
-        judge: Verify | None,
-    ) -> Trajectory:
-        """With the reward that the ending allows; see the module docstring."""
-        termination, task = trajectory.termination, episode.task
-        if not termination.has_reward or trajectory.blame not in (Blame.NONE, Blame.AGENT):
-            return trajectory
-        if isinstance(reward, Reward):
-            given = reward
-        elif reward is not None:
-            given = Reward(total=reward, verifier=self.settings.harness)
-        elif termination is not Termination.FINISHED:
-            given = Reward(total=task.budget.exhausted_reward, verifier=task.verifier)
-        else:
-            assert judge is not None, "close demands a verdict"
-            try:
-                given = await asyncio.wait_for(judge(trajectory), self.settings.verify_seconds)
-            except Exception as error:  # a verifier's bug, whatever it is, is no reward
-                kind = "" if isinstance(error, JudgeError) else f"{type(error).__name__}: "
-                update = {
-                    "termination": Termination.INFRA_FAILURE,
-                    "blame": Blame.JUDGE,
-                    "error": f"JudgeError: {kind}{error}",
-                }
-                return trajectory.model_copy(update=update)
-        return trajectory.model_copy(update={"reward": given})
-
-    def _side(
-        self, episode: RecordedEpisode, line: Line, main: Trajectory, before: list[Trajectory]
-    ) -> Trajectory:
-        """A branch or a conversation beside the main line; see `lines`."""
-        if line.is_branch:
-            end = EpisodeEnd(
-                Termination.CANCELLED, Blame.NONE, "another branch of the dialogue was gone on with"
-            )
-        else:
-            end = EpisodeEnd(main.termination, main.blame, main.error)
-        record = self._record(episode, line, end)
-        group = canonical.digest("line", main.group_id, len(before), length=24)
-        update = {
-            "group_id": group,
-            "trajectory_id": make_trajectory_id(group, record.rollout_index),
-            "parents": (before[line.parent].trajectory_id,),
-            "reward": None if line.is_branch else main.reward,
-        }
-        return record.model_copy(update=update)
-
-    def _record(self, episode: RecordedEpisode, line: Line | None, end: EpisodeEnd) -> Trajectory:
-        task, environment = episode.task, self.environment
-        if line is not None and line.cut_off and end.termination is Termination.FINISHED:
-            end = EpisodeEnd(Termination.TOKEN_BUDGET, Blame.AGENT, "the last reply did not end by itself")
-        segments = line.segments() if line else ()
-        harness = canonical.digest(
-            "gateway", self.settings.harness, self.settings.max_context_tokens, length=16
-        )
-        policy = (line or Line((), (), -1, False)).policy(
-            self.engine, renderer=self.renderer.digest, harness=harness, defaults=self.limits.defaults
-        )
-        seconds = self._clock() - episode.opened_at
-        return Trajectory(
-            task_id=task.task_id,
-            group_id=make_group_id(task.task_id, "gateway", policy, episode.seed),
-            rollout_index=episode.rollout_index,
-            synthesizer="gateway",
-            run_id=self._run_id,
-            template=task.template,
-            tags=task.tags,
-            policy=policy,
-            environment=EnvironmentRef(
-                name=environment.name if environment else task.environment,
-                version=environment.version if environment else "",
-                seed=episode.seed,
-            ),
-            turns=line.turns() if line else task.prompt,
-            segments=segments,
-            termination=end.termination,
-            blame=end.blame,
-            error=end.error,
-            usage=line.usage(segments, seconds=seconds) if line else Usage(seconds=seconds),
-        )

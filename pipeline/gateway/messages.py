@@ -44,7 +44,7 @@ def read_messages_request(body: Any, limits: Limits) -> tuple[Ask, bool]:
         tool = Fields(entry, f"tools.{index}")
         tool.only("type", ["custom"], "only tools of the harness can be shown to the model")
         tools.append(read_tool(tool, "input_schema"))
-    sampling = read_sampling(fields, limits, max_tokens=fields.count("max_tokens", 0, least=0))
+    sampling = read_sampling(fields, limits, max_tokens=fields.limit("max_tokens"))
     sampling = replace(sampling, stop=read_stops(fields.take("stop_sequences", list), "stop_sequences"))
     stream = fields.take("stream", bool, False)
     automatic = [{"type": "auto"}, {"type": "auto", "disable_parallel_tool_use": False}]

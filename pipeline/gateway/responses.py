@@ -39,7 +39,7 @@ def read_responses(body: Any, limits: Limits) -> tuple[Ask, bool]:
     if instructions:
         turns = (system(instructions), *turns)
     tools = _tools(fields.take("tools", list, []))
-    sampling = read_sampling(fields, limits, max_tokens=fields.count("max_output_tokens", 0, least=0))
+    sampling = read_sampling(fields, limits, max_tokens=fields.limit("max_output_tokens"))
     stream = fields.take("stream", bool, False)
     for name in ("previous_response_id", "conversation", "prompt"):
         fields.only(name, [], _WHOLE)

@@ -12,8 +12,9 @@ import pytest
 
 from data.tasks import Task
 from data.trajectories import Trajectory
-from pipeline.gateway.gateway import Gateway, GatewaySettings
+from pipeline.gateway.gateway import Gateway
 from pipeline.gateway.serve import run_gateway
+from pipeline.gateway.settings import GatewaySettings
 from pipeline.renderers.chatml import ChatMLRenderer
 from tests.pipeline.rollout_world import Speaker, call_text
 from tests.tiny import make_tiny_tokenizer

@@ -124,6 +124,40 @@ def test_a_changed_tool_set_is_a_new_segment(serve: Any) -> None:
     assert len(trajectory.turns) == 5
 
 
+def test_a_rewritten_history_is_extended_from_then_on(serve: Any, renderer: Any) -> None:
+    async def play() -> Any:
+        async with serve([LOOK_A, odd(renderer, LOOK_A), "done"]) as desk:
+            await desk.open()
+            await desk.chat(START)
+            short = [*START, user("So far: nothing.")]
+            second = await desk.chat(short)
+            await desk.chat([*short, second, result(second, "1")])
+            await desk.close()
+            return desk.trajectories
+
+    (trajectory,) = asyncio.run(play())
+    assert [len(sampled(trajectory, index)) for index in range(2)] == [1, 2]
+    assert sampled(trajectory, 1)[0] == odd(renderer, LOOK_A).token_ids
+    assert [span.turn for span in trajectory.segments[1].spans] == [-1, 4, 5, 6]
+
+
+def test_a_critic_on_the_same_question_does_not_derail_the_agent(serve: Any) -> None:
+    async def play() -> Any:
+        async with serve([LOOK_A, "looks fine", "done"]) as desk:
+            await desk.open()
+            first = await desk.chat(START)
+            critic = [{"role": "system", "content": "Judge."}, START[1], first, result(first, "42")]
+            await desk.chat([*critic, user("Is this right?")])
+            await desk.chat([*START, first, result(first, "42")])
+            await desk.close()
+            return desk.trajectories
+
+    main, critic = asyncio.run(play())
+    assert [turn.text for turn in main.turns] == ["Be brief.", "Find it.", "", "42", "done"]
+    assert len(main.segments) == 1 and main.reward.total == 1.0
+    assert critic.turns[-1].text == "looks fine" and critic.reward is None and len(critic.segments) == 1
+
+
 def test_a_summary_after_the_same_prompt_is_a_new_segment(serve: Any) -> None:
     async def play() -> Any:
         async with serve([LOOK_A, "done"]) as desk:

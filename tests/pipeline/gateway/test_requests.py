@@ -12,10 +12,11 @@ import pytest
 
 from pipeline.environments.counter import CounterEnvironment
 from pipeline.errors import ConfigError
-from pipeline.gateway.gateway import Gateway, GatewaySettings
+from pipeline.gateway.gateway import Gateway
 from pipeline.gateway.serve import run_gateway
+from pipeline.gateway.settings import GatewaySettings
 from tests.pipeline.gateway.conftest import LOOK, LOOK_A, user
-from tests.pipeline.rollout_world import Speaker, call_text
+from tests.pipeline.rollout_world import Speaker, World, call_text
 
 START = [user("Find it.")]
 CHAT = "/v1/chat/completions"
@@ -68,6 +69,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"n": True}, "n"),
     ({"made_up": 1}, "made_up"),
     ({"stop": [""]}, "stop"),
+    ({"max_tokens": 0}, "max_tokens"),
+    (
+        {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": 5, "allOf": 1}}}]},
+        "tools.0.function.parameters",
+    ),
     ({"messages": []}, "messages"),
     ({"messages": [{"role": "wizard", "content": "x"}]}, "messages.0.role"),
     ({"messages": [{"role": "user", "content": "x", "name": "Ann"}]}, "messages.0.name"),
@@ -284,3 +290,26 @@ def test_a_malformed_call_comes_back_as_text_and_goes_on(serve: Any) -> None:
     assert reply["content"] == broken and len(reply["tool_calls"]) == 1
     assert [call.status for call in trajectory.turns[1].tool_calls] == ["not_json", "ok"]
     assert len(trajectory.segments) == 1
+
+
+def test_a_tool_of_the_environment_that_breaks_or_refuses(serve: Any) -> None:
+    async def play(broken: str) -> Any:
+        world = World(broken=broken)
+        async with serve([LOOK_A, "done"], environment=world) as desk:
+            await desk.open(prompt=None, split="train", index=0)
+            reply = await desk.chat(START)
+            call_id = reply["tool_calls"][0]["id"]
+            wrong = await desk.post("/episodes/ep/tools/look", {"arguments": {"k": 1}, "call_id": call_id})
+            if not broken:
+                text = wrong.json()["content"]
+                await desk.chat([*START, reply, {"role": "tool", "tool_call_id": call_id, "content": text}])
+            right = await desk.post("/episodes/ep/tools/look", {"arguments": {"key": "a"}, "call_id": "x"})
+            return wrong.json(), right.status_code, await desk.close(reward=1.0), desk.trajectories, world
+
+    wrong, status, closed, (trajectory,), world = asyncio.run(play(""))
+    assert wrong["status"] == "tool_error" and "missing argument: key" in wrong["content"]
+    assert (status, closed["reward"], world.closed) == (200, 1.0, 1)
+    assert [turn.result.status for turn in trajectory.turns if turn.result] == ["tool_error"]
+    _, status, closed, (trajectory,), world = asyncio.run(play("tool_raises"))
+    assert (status, closed["termination"], closed["reward"], world.closed) == (503, "infra_failure", None, 1)
+    assert "ZeroDivisionError" in trajectory.error
