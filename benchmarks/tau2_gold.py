@@ -59,9 +59,7 @@ async def table_row(domain: str, *, dialogue: bool) -> str:
 
 async def main(chosen: list[str]) -> None:
     """The table."""
-    print(
-        "| domain | mode | tasks | gold solves | end state equal | null solves | gold fails |"
-    )
+    print("| domain | mode | tasks | gold solves | end state equal | null solves | gold fails |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for domain in chosen or DOMAINS:
         for dialogue in (False, True):

