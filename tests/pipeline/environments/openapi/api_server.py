@@ -78,6 +78,8 @@ class ItemServer:
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    wbufsize = -1
+    """An answer leaves in one piece; in two, each would wait for an acknowledgement."""
     owner: ItemServer
 
     def handle_any(self) -> None:
