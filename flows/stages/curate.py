@@ -28,7 +28,7 @@ from pipeline.environments.base import Environment
 from pipeline.errors import ConfigError
 from pipeline.renderers.base import Renderer
 from pipeline.reporting.content import FunnelRow
-from pipeline.rewards import takes_gold
+from pipeline.rewards import helped_by_gold, needs_gold
 from pipeline.rewards.gold import demonstrated_calls, played_calls
 from synthesizers.demonstration import Demonstration
 
@@ -105,12 +105,14 @@ async def _gold_calls(
     store: Store, section: CurateSection, environment: Environment
 ) -> dict[str, tuple[Call, ...]]:
     """Calls of gold solutions per task, only where a reward of the section compares with them."""
-    rewards = [row.get("reward") for row in section.filters if row.get("name") == Rewarded.name]
-    if not any(isinstance(reward, dict) and takes_gold(reward) for reward in rewards):
+    rows = [row.get("reward") for row in section.filters if row.get("name") == Rewarded.name]
+    rewards = [row for row in rows if isinstance(row, dict)]
+    needed = any(map(needs_gold, rewards))
+    if not needed and not any(map(helped_by_gold, rewards)):
         return {}
     found = demonstrated_calls(store.trajectories())
     missing = [task for task in store.tasks() if task.task_id not in found]
-    return found | await played_calls(environment, missing)
+    return found | await played_calls(environment, missing, strict=needed)
 
 
 def _task_lookup(store: Store) -> TaskLookup:

@@ -63,7 +63,8 @@ class Evaluation(Record):
         notes = [f"{self.infra_failures} episodes broken by infrastructure"] if self.infra_failures else []
         if self.reward is not None:
             failed = f", {self.reward.failed} judgements failed" if self.reward.failed else ""
-            notes.append(f"reward {self.reward.name} {self.reward.mean:.3f}{failed}")
+            mean = "no score" if self.reward.mean is None else f"{self.reward.mean:.3f}"
+            notes.append(f"reward {self.reward.name} {mean}{failed}")
         return ResultRow(
             name=self.name,
             group=self.group,

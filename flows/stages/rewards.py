@@ -13,7 +13,7 @@ from data.messages import Record
 from data.tasks import Task
 from data.trajectories import Trajectory
 from pipeline.environments.base import Environment
-from pipeline.rewards import build_reward, takes_gold
+from pipeline.rewards import build_reward, helped_by_gold, needs_gold
 from pipeline.rewards.base import chosen_total
 from pipeline.rewards.gold import played_calls
 
@@ -27,7 +27,8 @@ class RewardMean(Record):
     """Mean of a chosen reward over the episodes it could score."""
 
     name: str
-    mean: float
+    mean: float | None
+    """None where no episode could be scored."""
     scored: int
     failed: int
     """Episodes whose judge failed; they are in no mean."""
@@ -45,7 +46,8 @@ async def choose_reward(
 
     if dict(row) == {"name": DEFAULT}:
         return None
-    gold = await played_calls(environment, tasks) if takes_gold(row) else None
+    needed = needs_gold(row)
+    gold = await played_calls(environment, tasks, strict=needed) if needed or helped_by_gold(row) else None
     reward = build_reward(row, gold=gold, state_dir=state_dir)
     return ChosenReward(reward=reward, row=dict(row), tasks={task.task_id: task for task in tasks})
 
@@ -68,7 +70,7 @@ async def mean_reward(
     found = [total for total in totals if total is not None]
     return RewardMean(
         name=chosen.reward.name,
-        mean=sum(found) / len(found) if found else 0.0,
+        mean=sum(found) / len(found) if found else None,
         scored=len(found),
         failed=len(totals) - len(found),
     )

@@ -40,8 +40,9 @@ def _limit(cpu_seconds: int, memory_bytes: int) -> None:
     """This request may use so many more CPU seconds; past them the kernel ends the process."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     spent = int(used.ru_utime + used.ru_stime) + 1
-    resource.setrlimit(resource.RLIMIT_CPU, (spent + cpu_seconds, resource.RLIM_INFINITY))
-    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, resource.RLIM_INFINITY))
+    for kind, soft in ((resource.RLIMIT_CPU, spent + cpu_seconds), (resource.RLIMIT_AS, memory_bytes)):
+        hard = resource.getrlimit(kind)[1]
+        resource.setrlimit(kind, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
 
 
 if __name__ == "__main__":

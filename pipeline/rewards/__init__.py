@@ -16,7 +16,7 @@ from pipeline.checks.options import check_options
 from pipeline.errors import ConfigError, TrajsmithError
 from pipeline.rewards.base import GoldCalls, RewardFunction
 
-__all__ = ["REWARDS", "build_reward", "takes_gold"]
+__all__ = ["REWARDS", "build_reward", "helped_by_gold", "needs_gold"]
 
 REWARDS = {
     "verified": "pipeline.rewards.verified:Verified",
@@ -74,12 +74,20 @@ def build_reward(
     return built
 
 
-def takes_gold(row: Mapping[str, Any]) -> bool:
-    """Whether the reward of a row, or a part of it, uses the calls of gold solutions."""
-    nested = [part for part in row.get("parts", ()) if isinstance(part, Mapping)]
-    return bool(getattr(_kind(row), "takes_gold", False)) or any(
-        takes_gold(part["reward"]) for part in nested if isinstance(part.get("reward"), Mapping)
-    )
+def needs_gold(row: Mapping[str, Any]) -> bool:
+    """Whether the reward of a row, or a part of it, cannot do without the calls of gold solutions."""
+    own = getattr(_kind(row), "needs_gold", False) and not (row.get("gold_key") or row.get("solved"))
+    return bool(own) or any(needs_gold(part) for part in _parts(row))
+
+
+def helped_by_gold(row: Mapping[str, Any]) -> bool:
+    """Whether the reward of a row, or a part of it, says more where gold calls are known."""
+    return bool(getattr(_kind(row), "helped_by_gold", False)) or any(map(helped_by_gold, _parts(row)))
+
+
+def _parts(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    parts = [part.get("reward") for part in row.get("parts", ()) if isinstance(part, Mapping)]
+    return [part for part in parts if isinstance(part, Mapping)]
 
 
 def _kind(row: Mapping[str, Any]) -> Any:

@@ -9,6 +9,7 @@ the verifier's, so success always means verified success. Not covered: which rew
 
 from __future__ import annotations
 
+import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,16 @@ from data.tasks import Task
 from data.trajectories import Reward, RewardBy, RewardComponent, RewardWhen, Termination, Trajectory
 from pipeline.checks.answers import final_answer
 from pipeline.checks.matching import Call, read_calls
-from pipeline.errors import BudgetExceededError, ConfigError, JudgeError, MissingExtraError, TrajsmithError
+from pipeline.errors import (
+    BudgetExceededError,
+    ConfigError,
+    JudgeError,
+    MissingExtraError,
+    StructuredReplyError,
+    TrajsmithError,
+)
+
+_log = logging.getLogger(__name__)
 
 PREFIX = "reward/"
 """Components of a chosen reward are called `reward/<name>` (its total) and `reward/<name>/<part>`."""
@@ -74,8 +84,10 @@ class ProgramReward(ABC):
     name: str
     by: RewardBy = RewardBy.PROGRAM
     per_group = False
-    takes_gold: ClassVar[bool] = False
-    """Whether the calls of the gold solution are used where they are known."""
+    needs_gold: ClassVar[bool] = False
+    """Whether it compares with the calls of the gold solution."""
+    helped_by_gold: ClassVar[bool] = False
+    """Whether it says more where those are known, and does without elsewhere."""
 
     @abstractmethod
     def measure(self, task: Task, trajectory: Trajectory) -> Measured:
@@ -224,6 +236,10 @@ def judge_failure(error: BaseException) -> str:
     """How a failed judge is told of. Raises again what must stop the work: configuration and budgets."""
     if isinstance(error, ConfigError | BudgetExceededError | MissingExtraError):
         raise error
+    if isinstance(error, StructuredReplyError):
+        # The reply may quote what the judge alone was told; it must not end up in a stored record.
+        _log.warning("%s", error)
+        return f"StructuredReplyError: {str(error).partition('; last error')[0]}"
     if isinstance(error, TrajsmithError | TimeoutError | OSError | ValueError | LookupError | TypeError):
         return f"{type(error).__name__}: {error}"
     raise error

@@ -19,7 +19,7 @@ class CallF1(ProgramReward):
     """Parts: `solved`, `required`, `made`."""
 
     name = "call_f1"
-    takes_gold = True
+    needs_gold = True
 
     def __init__(
         self, *, gold: GoldCalls | None = None, gold_key: str = "", solved: str = "", required: str = ""

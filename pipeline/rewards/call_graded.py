@@ -23,7 +23,7 @@ class CallGraded(ProgramReward):
     """Parts: `format`, `correctness`, and the sums `name_score`, `parameter_score`, `value_score`."""
 
     name = "call_graded"
-    takes_gold = True
+    needs_gold = True
 
     def __init__(self, *, gold: GoldCalls | None = None, gold_key: str = "") -> None:
         """`gold_key`: key of the private part that lists the calls; "" takes those that gold played."""

@@ -17,7 +17,7 @@ class CallMatch(ProgramReward):
     """Parts: `matched` and `made`, numbers of calls."""
 
     name = "call_match"
-    takes_gold = True
+    needs_gold = True
 
     def __init__(self, *, gold: GoldCalls | None = None, gold_key: str = "") -> None:
         """`gold_key`: key of the private part that lists the calls; "" takes those that gold played."""

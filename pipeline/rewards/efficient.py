@@ -20,7 +20,7 @@ class Efficient(ProgramReward):
     """Parts: `task`, `turns` (T), `format_error`, `early_finish`."""
 
     name = "efficient"
-    takes_gold = True
+    helped_by_gold = True
 
     def __init__(
         self,

@@ -30,7 +30,7 @@ class ThreeDimensions(ProgramReward):
     """Parts: `completion`, `process`, `efficiency`, `effective`, `coherence`, `recovery`."""
 
     name = "three_dimensions"
-    takes_gold = True
+    helped_by_gold = True
 
     def __init__(
         self,

@@ -23,7 +23,7 @@ class ToolCost(ProgramReward):
     """Parts: `success`, `tool_cost`, `early_finish`."""
 
     name = "tool_cost"
-    takes_gold = True
+    helped_by_gold = True
 
     def __init__(
         self,

@@ -6,7 +6,9 @@ import asyncio
 import json
 import pickle
 import re
+import threading
 from collections.abc import Callable, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 
 from data.messages import ToolSpec, Turn
 from data.trajectories import RewardBy, RewardWhen, Termination, Trajectory
+from filters import build_filters
 from pipeline.chat.core import ChatBudget
 from pipeline.chat.load import load_chat
 from pipeline.chat.scripted import ScriptedChat
@@ -344,3 +347,59 @@ def test_a_weighted_reward_with_a_failed_part_has_no_score() -> None:
     (found,) = scores(made, episode("x"))
     assert made.by is RewardBy.MODEL and found.total is None and found.error.startswith("judge: JudgeError")
     assert parts(found) == {"verified": 1.0}
+
+
+# --- over a real connection ---------------------------------------------------------------------------------
+
+
+class _Server(BaseHTTPRequestHandler):
+    """A judge behind a real socket: grades by the length of the record, tells the key it was given."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        """Answer one chat completion."""
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        good = "Done." in body["messages"][0]["content"]
+        text = json.dumps(grades(8, 8)) if good else "I will not grade this: the right answer is Naples-77."
+        reply = {"choices": [{"message": {"content": text}}], "usage": {"total_tokens": 1}}
+        data = json.dumps(reply).encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *arguments: Any) -> None:
+        """Quiet."""
+
+
+def test_a_filter_asks_a_judge_over_a_real_connection_and_stores_no_secret(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("JUDGE_KEY", "sk-very-secret")
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Server) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            url = f"http://127.0.0.1:{server.server_port}"
+            judge = {"url": url, "model": "m", "api_key_env": "JUDGE_KEY", "max_asks": 1}
+            reward = {"name": "judge", "judges": [judge], "criteria": TWO, "show_private": "answer"}
+            asked = task({"answer": "Naples-77"})
+            (filter_,) = build_filters(
+                [{"name": "reward", "reward": reward, "threshold": 0.5}], tasks={asked.task_id: asked}.get
+            )
+            pool = [
+                item.model_copy(update={"task_id": asked.task_id})
+                for item in (episode("Done."), episode("Hm.", index=1))
+            ]
+            good, bad = filter_(pool)
+        finally:
+            server.shutdown()
+            thread.join()
+    assert (good.verdict.reason, good.verdict.score) == ("ok", pytest.approx(0.8))
+    assert bad.verdict.reason == "judge_failed" and "gave no valid reply in 1 tries" in bad.verdict.detail
+    stored = (
+        bad.trajectory.model_dump_json() + bad.verdict.model_dump_json() + good.trajectory.model_dump_json()
+    )
+    assert "sk-very-secret" not in stored and "Naples-77" not in stored

@@ -12,7 +12,7 @@ from data.messages import ParseStatus, ToolStatus
 from data.trajectories import RewardBy, Termination, Trajectory
 from pipeline.checks.matching import Call
 from pipeline.errors import ConfigError, JudgeError
-from pipeline.rewards import REWARDS, build_reward, takes_gold
+from pipeline.rewards import REWARDS, build_reward, helped_by_gold, needs_gold
 from pipeline.rewards.base import (
     Measured,
     ProgramReward,
@@ -239,7 +239,9 @@ def test_weighted_sums_and_keeps_every_part() -> None:
     }
     made = build_reward(row, gold=GOLD)
     (found,) = asyncio.run(made.score(task(), [episode(ROME, BOOK)]))
-    assert found.total == pytest.approx(0.5 + 2 * 0.8) and takes_gold(row)
+    assert found.total == pytest.approx(0.5 + 2 * 0.8)
+    assert helped_by_gold(row) and not needs_gold(row) and needs_gold({"name": "call_match"})
+    assert not needs_gold({"name": "call_match", "gold_key": "calls"})
     assert parts(found)["verified"] == 1.0 and parts(found)["tool_cost/tool_cost"] == 2.0
 
 
