@@ -114,7 +114,10 @@ class SingleTurnEnvironment:
     def gold(self, task: Task) -> PlannedGold:
         """All calls in one turn, then "Done."; the typed answer where nothing may be called."""
         return PlannedGold(
-            _plan(canonical.loads(task.private_value()["gold"]), refuse=task.template in REFUSING)
+            _plan(
+                canonical.loads(task.private_value()["gold"]),
+                refuse=task.state_value()["category"] in REFUSING,
+            )
         )
 
     def _task(self, row: SingleRow) -> Task:
@@ -133,7 +136,7 @@ class SingleTurnEnvironment:
             template=row.category,
             tags=("single_turn", *(("refuse",) if refuse else ())),
             prompt=(opening, *spoken),
-            state=canonical.dumps({"functions": row.functions, "tools": shown}),
+            state=canonical.dumps({"category": row.category, "functions": row.functions, "tools": shown}),
             private=canonical.dumps(private),
             verifier=f"{NAME}/ast/1",
             budget=Budget(max_turns=3, max_tokens=self.max_tokens),
@@ -219,7 +222,7 @@ class SingleTurnSession:
         return call.ok and not self._problem(call.name, _arguments(call))
 
     def _components(self, said: Sequence[Turn]) -> dict[str, float]:
-        category, calling = self.task.template, [turn for turn in said if turn.tool_calls]
+        category, calling = self._state["category"], [turn for turn in said if turn.tool_calls]
         calls = calling[0].tool_calls if calling else ()
         answers = canonical.loads(self.task.private_value()["answers"])
         read = [_as_read(call) for call in calls]

@@ -200,3 +200,21 @@ def test_each_check_is_red_on_its_broken_world(run: Run, name: str) -> None:
 
 def test_the_base_of_the_broken_worlds_is_green(run: Run) -> None:
     assert all(result.passed for result in run(check_environment(Small(), num_tasks=3, num_ids=3)))
+
+
+def test_what_scores_on_a_foreign_world_is_its_printed_floor(run: Run) -> None:
+    class Foreign(TalkativeGold):
+        foreign = True
+
+    class ForeignEcho(Small):
+        foreign, session = True, LikesEcho
+
+    free = {one.name: one for one in run(check_environment(Foreign(), num_tasks=3, num_ids=3))}
+    assert all(result.passed for result in free.values())
+    note = "9 tasks; floor: it scores on 9 of them by this foreign world's own rule"
+    assert free["null agent scores 0"].detail == note
+    assert free["spammer scores 0"].detail == "9 tasks", "what doing nothing solves is named once"
+    echoing = {one.name: one for one in run(check_environment(ForeignEcho(), num_tasks=3, num_ids=3))}
+    assert not echoing["echo scores 0"].passed, (
+        "a world is forgiven its own rules, not a judge that can be fooled"
+    )
