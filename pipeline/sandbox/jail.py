@@ -84,7 +84,7 @@ def become_program(request: dict[str, Any], stdin: bytes, limits: dict[str, int]
 
 
 def wait_for(main: int) -> int:
-    """Reap everything; the main process's status ends the wait, and then everybody else. The host gone is our end."""
+    """Reap until the main process ends, then end all others; its status. The host gone is our own end."""
     ended = os.pidfd_open(main)
     poller = select.poll()
     poller.register(ended, select.POLLIN)

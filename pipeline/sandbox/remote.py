@@ -98,10 +98,10 @@ class RemoteSandbox:
                 problem = type(error).__name__
                 continue
             if status == 200:
-                answer = json.loads(body)
-                if isinstance(answer, dict) and answer.get("status") != "SandboxError":
+                answer = _parsed(body)
+                if answer is not None and answer.get("status") != "SandboxError":
                     return answer
-                problem = f"SandboxError: {str(answer)[:300]}"
+                problem = (answer and f"SandboxError: {answer.get('message')!s:.300}") or "no JSON object"
             elif status >= 500 or status == 429:
                 problem = f"HTTP {status}"
             else:
@@ -123,6 +123,14 @@ class RemoteSandbox:
         """Wait for what is out and close the connections; idempotent."""
         await asyncio.to_thread(self._workers.shutdown, cancel_futures=True)
         self._client.close()
+
+
+def _parsed(body: bytes) -> dict[str, Any] | None:
+    try:
+        answer = json.loads(body)
+    except ValueError:
+        return None
+    return answer if isinstance(answer, dict) else None
 
 
 def _execution(answer: dict[str, Any], program: Program, language: Language, limits: Limits) -> Execution:

@@ -119,7 +119,7 @@ class Jail:
     def kill(self) -> None:
         """End every process of it: the kernel does so when the supervisor, the first of them, is gone.
 
-        Killing bubblewrap alone would not do: as root it has given up the right to signal another user's child.
+        Killing bubblewrap alone would not do: it has given up the right to signal another user's child.
         """
         with self._lock:
             if self._supervisor is not None and not self._destroyed:

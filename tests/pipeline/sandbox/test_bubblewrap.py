@@ -1,0 +1,299 @@
+"""What the default sandbox does for honest programs, and that nothing of it piles up."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import ConfigError, EnvironmentFailure, MissingExtraError
+from pipeline.sandbox import bubblewrap as module
+from pipeline.sandbox import spawn
+from pipeline.sandbox.base import Limits, Outcome, Program, Sandbox
+from pipeline.sandbox.load import load_sandbox
+from tests.pipeline.sandbox.conftest import descendants, groups_left, open_files, run
+
+LONG = Limits(seconds=50)
+
+
+@pytest.mark.parametrize(
+    ("program", "outcome"),
+    [
+        (Program("print(6 * 7)", expected="42"), Outcome.OK),
+        (Program("print(6 * 7)", expected="42\n\n"), Outcome.OK),
+        (Program("print(6 * 9)", expected="42"), Outcome.WRONG_OUTPUT),
+        (Program("print(42); 1 / 0", expected="42"), Outcome.RUNTIME_ERROR),
+        (Program("raise SystemExit(3)"), Outcome.RUNTIME_ERROR),
+        (Program("def f(:"), Outcome.RUNTIME_ERROR),
+        (Program("int main(void) { return x; }", "c"), Outcome.COMPILE_ERROR),
+        (Program("int main(void) { volatile int *p = 0; return *p; }", "c"), Outcome.RUNTIME_ERROR),
+        (Program("raise MemoryError"), Outcome.OUT_OF_MEMORY),
+    ],
+)
+def test_outcomes(program: Program, outcome: Outcome, bubblewrap: Sandbox) -> None:
+    assert run(bubblewrap, program, LONG).outcome is outcome
+
+
+def test_a_program_finds_what_it_was_given(bubblewrap: Sandbox) -> None:
+    code = """
+        import json, os, sys
+        from lib import helper
+        names = [sys.argv, __name__, __file__, os.getcwd()]
+        print(json.dumps([*names, sys.stdin.read(), helper.VALUE, sorted(os.environ)]))
+        print("on stderr", file=sys.stderr)
+        os.makedirs("out/deep")
+        open("out/deep/data.bin", "wb").write(bytes(range(256)))
+        exit()
+    """
+    program = Program(
+        textwrap.dedent(code),
+        files={"lib/__init__.py": b"", "lib/helper.py": b"VALUE = 7"},
+        stdin="grüße\n",
+        args=("a", "b c"),
+        collect=("out/deep/data.bin", "absent"),
+    )
+    done = run(bubblewrap, program, LONG)
+    expected = '[["main.py", "a", "b c"], "__main__", "/box/main.py", "/box", "gr\\u00fc\\u00dfe\\n", 7, '
+    assert done.stdout == expected + '["HOME", "LANG", "PATH", "TMPDIR"]]\n'
+    assert (done.stderr, done.exit_code, done.outcome) == ("on stderr\n", 0, Outcome.OK)
+    assert done.files == {"out/deep/data.bin": bytes(range(256))}
+
+
+def test_a_traceback_is_the_programs_own(bubblewrap: Sandbox) -> None:
+    code = "def f():\n    return 1 / 0\n\nf()\n"
+    done = run(bubblewrap, Program(code), LONG)
+    assert done.stderr.splitlines()[:3] == [
+        "Traceback (most recent call last):",
+        '  File "/box/main.py", line 4, in <module>',
+        "    f()",
+    ]
+    assert done.stderr.endswith("ZeroDivisionError: division by zero\n") and "run_python" not in done.stderr
+
+
+def test_threads_children_and_exit_handlers_work_as_usual(bubblewrap: Sandbox) -> None:
+    code = """
+        import atexit, multiprocessing, subprocess, sys, threading, time
+        atexit.register(print, "at exit")
+        def late():
+            go.wait()
+            time.sleep(0.05)
+            print("late thread")
+        go = threading.Event()
+        threading.Thread(target=late).start()
+        with multiprocessing.Pool(2) as pool:
+            print(pool.map(abs, [-1, -2]))
+        print(subprocess.run([sys.executable, "-c", "print('child')"], capture_output=True, text=True).stdout)
+        go.set()
+    """
+    done = run(bubblewrap, Program(textwrap.dedent(code)), LONG)
+    assert done.stdout == "[1, 2]\nchild\n\nlate thread\nat exit\n", done
+
+
+def test_output_is_cut_and_said_to_be(bubblewrap: Sandbox) -> None:
+    done = run(bubblewrap, Program("print('x' * 5000)\nprint('é')"), Limits(seconds=50, output_bytes=1000))
+    assert (done.stdout, done.truncated, done.outcome) == ("x" * 1000, True, Outcome.OK)
+    flood = run(
+        bubblewrap, Program("while True:\n    print('x' * 9999)"), Limits(seconds=50, output_bytes=100)
+    )
+    assert (flood.outcome, flood.detail, flood.exit_code) == (Outcome.RUNTIME_ERROR, "output flood", None)
+
+
+def test_bytes_that_are_no_text_do_no_harm(bubblewrap: Sandbox) -> None:
+    done = run(bubblewrap, Program("import os\nos.write(1, b'\\xff\\x00a')"), LONG)
+    assert done.stdout == "\ufffd\x00a"
+
+
+def test_the_time_limit_is_of_the_run_and_of_the_compiler(bubblewrap: Sandbox) -> None:
+    done = run(bubblewrap, Program("print('begun', flush=True)\nwhile True:\n    pass"), Limits(seconds=0.5))
+    assert (done.outcome, done.stdout, done.exit_code) == (Outcome.TIMEOUT, "begun\n", None)
+    assert 0.5 <= done.seconds < 10
+    endless = '#include "/dev/zero"\nint main(void) { return 0; }'
+    stuck = run(bubblewrap, Program(endless, "c"), Limits(seconds=0.5))
+    assert stuck.outcome in (Outcome.TIMEOUT, Outcome.COMPILE_ERROR, Outcome.OUT_OF_MEMORY)
+
+
+def test_files_beyond_the_disk_limit_are_refused_before_they_cost_anything(bubblewrap: Sandbox) -> None:
+    with pytest.raises(ConfigError, match="disk_mib: 1 MiB"):
+        run(bubblewrap, Program("", files={"x": bytes(2 << 20)}), Limits(disk_mib=1))
+
+
+def test_a_cancelled_run_is_ended(bubblewrap: Sandbox) -> None:
+    async def cancel() -> None:
+        task = asyncio.create_task(bubblewrap.run(Program("sleep 500", "bash"), Limits(seconds=500)))
+        while sleeper(descendants()) is None:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        while sleeper(descendants()) is not None:
+            await asyncio.sleep(0.01)
+
+    asyncio.run(cancel())
+    assert run(bubblewrap, Program("print(1)"), LONG).ok
+
+
+def test_a_jail_that_is_shot_from_outside_is_no_outcome_of_the_program(bubblewrap: Sandbox) -> None:
+    def shoot() -> None:
+        while (pid := sleeper(descendants())) is None:
+            time.sleep(0.01)
+        while parent(pid) != os.getpid():
+            pid, child = parent(pid), pid
+        os.kill(child, signal.SIGKILL)  # the supervisor, below bubblewrap
+
+    thread = threading.Thread(target=shoot)
+    thread.start()
+    code = "sleep 500 & wait"
+    with pytest.raises(EnvironmentFailure, match="ended from outside"):
+        run(bubblewrap, Program(code, "bash"), Limits(seconds=500))
+    thread.join()
+
+
+def test_warm_jails_that_died_are_replaced(bubblewrap: Sandbox) -> None:
+    run(bubblewrap, Program("print(1)"), LONG)
+    for pid in descendants():
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/comm").read_text() == "bwrap\n":
+                os.kill(pid, signal.SIGKILL)
+    assert run(bubblewrap, Program("print(2)"), LONG).stdout == "2\n"
+
+
+def test_packages_can_be_shown(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)  # what others may not read, a jail may not either
+    (tmp_path / "shown.py").write_text("VALUE = 5")
+    sandbox = load_sandbox("bubblewrap", warm=0, python_paths=(str(tmp_path),))
+    try:
+        code = f"import shown\nprint(shown.VALUE)\nopen({str(tmp_path / 'x')!r}, 'w')"
+        done = run(sandbox, Program(code), LONG)
+    finally:
+        asyncio.run(sandbox.close())
+    assert done.stdout == "5\n" and "Read-only file system" in done.stderr
+
+
+def test_closing_ends_what_runs_and_leaves_nothing() -> None:
+    before = descendants(), open_files(), threading.active_count(), set(groups_left())
+    sandbox = load_sandbox("bubblewrap", warm=2)
+
+    async def close_while_running() -> None:
+        program = Program("sleep 500", "bash")
+        runs = [asyncio.create_task(sandbox.run(program, Limits(seconds=500))) for _ in "ab"]
+        while sleeper(descendants()) is None:
+            await asyncio.sleep(0.01)
+        await sandbox.close()
+        await sandbox.close()
+        for ended in await asyncio.gather(*runs, return_exceptions=True):
+            assert isinstance(ended, EnvironmentFailure | asyncio.CancelledError), ended
+
+    asyncio.run(close_while_running())
+    with pytest.raises(EnvironmentFailure, match="closed"):
+        run(sandbox, Program(""))
+    assert descendants() <= before[0] and set(groups_left()) <= before[3]
+    assert open_files() <= before[1] + 1 and threading.active_count() <= before[2] + 1
+
+
+def test_two_hundred_at_once_and_each_its_own(bubblewrap: Sandbox) -> None:
+    code = "import os\nassert os.listdir() == ['main.py']\nopen('m', 'w').write(input())\n"
+    code += "print(open('m').read())"
+
+    async def batch() -> list[str]:
+        runs = (bubblewrap.run(Program(code, stdin=f"{n}\n"), LONG) for n in range(200))
+        return [done.stdout for done in await asyncio.gather(*runs)]
+
+    before = open_files()
+    assert asyncio.run(batch()) == [f"{n}\n" for n in range(200)]
+    assert open_files() <= before + 30  # at most the warm jails' own: three each
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_thousand_runs_leave_nothing() -> None:
+    before = set(groups_left())
+    sandbox = load_sandbox("bubblewrap", warm=2, parallel=8)
+
+    async def batch(count: int) -> None:
+        for done in await asyncio.gather(*(sandbox.run(Program("print(1)"), LONG) for _ in range(count))):
+            assert done.stdout == "1\n"
+
+    asyncio.run(batch(30))
+    files, threads = open_files(), threading.active_count()
+    asyncio.run(batch(1000))
+    assert open_files() <= files + 10 and threading.active_count() <= threads
+    asyncio.run(sandbox.close())
+    assert set(groups_left()) <= before
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+
+
+def sleeper(family: set[int]) -> int | None:
+    """The process among them that is a `sleep 500`, if any."""
+    for pid in family:
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/cmdline").read_text().split("\0") == ["sleep", "500", ""]:
+                return pid
+    return None
+
+
+def test_a_killed_host_takes_its_jails_along() -> None:
+    script = """
+        import asyncio, sys
+        from pipeline.sandbox.base import Limits, Program
+        from pipeline.sandbox.load import load_sandbox
+        sandbox = load_sandbox("bubblewrap", warm=1)
+        print("up", flush=True)
+        asyncio.run(sandbox.run(Program("sleep 500", "bash"), Limits(seconds=500)))
+    """
+    root = Path(__file__).resolve().parents[3]
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        stdout=subprocess.PIPE,
+        cwd=root,
+        env={"PATH": os.environ["PATH"]},
+    )
+    assert process.stdout is not None
+    with process.stdout:
+        assert process.stdout.readline() == b"up\n"
+        deadline = time.monotonic() + 30
+        while sleeper(family := descendants(process.pid)) is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert sleeper(family)
+        process.kill()
+        process.wait()
+    while (left := [pid for pid in family if Path(f"/proc/{pid}").exists()]) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert left == []
+
+
+def test_without_bubblewrap_it_stops_with_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spawn.shutil, "which", lambda *_, **__: None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'trajsmith\[sandbox\]'"):
+        load_sandbox()
+
+
+def test_where_jails_cannot_be_made_it_stops_with_the_fix(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fake = tmp_path / "bwrap"
+    fake.write_text(
+        "#!/bin/sh\necho 'bwrap: Creating new namespace failed: Operation not permitted' >&2\nexit 1\n"
+    )
+    fake.chmod(0o755)
+    monkeypatch.setattr(module, "find_bubblewrap", lambda: str(fake))
+    before = descendants()
+    with pytest.raises(
+        ConfigError, match=r"Operation not permitted.*unprivileged_userns_clone.*docker sandbox"
+    ):
+        load_sandbox()
+    assert descendants() <= before
+
+
+def test_it_says_what_holds_the_limits(bubblewrap: Sandbox) -> None:
+    text = bubblewrap.describe()
+    assert "bwrap" in text and ("control groups v" in text or "polling" in text) and "seccomp" in text

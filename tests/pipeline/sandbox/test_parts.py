@@ -1,0 +1,246 @@
+"""The filter as a program, control groups on a made-up tree, docker's command line, and the loader."""
+
+import asyncio
+import os
+import struct
+import textwrap
+import warnings
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import ConfigError, EnvironmentFailure
+from pipeline.sandbox import cgroups, seccomp
+from pipeline.sandbox.base import Limits, Outcome, Program
+from pipeline.sandbox.docker import DockerSandbox
+from pipeline.sandbox.load import SANDBOXES, load_sandbox
+from tests.pipeline.sandbox.conftest import run
+
+ALLOW, EPERM, ENOSYS, EAFNOSUPPORT, KILL = 0x7FFF0000, 0x50001, 0x50026, 0x50061, 0x80000000
+X86, ARM = 0xC000003E, 0xC00000B7
+
+
+def verdict(machine: str, arch: int, number: int, *arguments: int) -> int:
+    """Run the filter on one call, as the kernel would."""
+    call = struct.pack("=IIQ6Q", number, arch, 0, *arguments, *[0] * (6 - len(arguments)))
+    lines = list(struct.iter_unpack("=HBBI", seccomp.program(machine)))
+    at, register = 0, 0
+    while True:
+        code, if_true, if_false, value = lines[at]
+        at += 1
+        if code == 0x20:
+            register = struct.unpack_from("=I", call, value)[0]
+        elif code == 0x06:
+            return int(value)
+        else:
+            holds = {0x15: register == value, 0x35: register >= value, 0x45: bool(register & value)}[code]
+            at += if_true if holds else if_false
+
+
+@pytest.mark.parametrize(
+    ("number", "arguments", "expected"),
+    [
+        (0, (), ALLOW), (59, (), ALLOW), (101, (), EPERM), (165, (), EPERM), (321, (), EPERM),
+        (425, (), EPERM),
+        (435, (), ENOSYS), (56, (0x11,), ALLOW), (56, (0x3D0F00,), ALLOW), (56, (0x10000011,), EPERM),
+        (56, (0x20000,), EPERM), (41, (1,), ALLOW), (41, (2,), ALLOW), (41, (10,), ALLOW),
+        (41, (16,), EAFNOSUPPORT),
+        (41, (17,), EAFNOSUPPORT), (41, (40,), EAFNOSUPPORT), (16, (1, 0x5412), EPERM),
+        (16, (1, 0x541C), EPERM),
+        (16, (1, 0x5401), ALLOW), (0x40000000 | 59, (), KILL),
+    ],
+)  # fmt: skip
+def test_the_filter_on_x86(number: int, arguments: tuple[int, ...], expected: int) -> None:
+    assert verdict("x86_64", X86, number, *arguments) == expected
+
+
+def test_the_filter_on_arm_and_for_foreign_conventions() -> None:
+    assert verdict("aarch64", ARM, 117) == EPERM and verdict("aarch64", ARM, 63) == ALLOW
+    assert (
+        verdict("aarch64", ARM, 220, 0x10000000) == EPERM and verdict("aarch64", ARM, 198, 16) == EAFNOSUPPORT
+    )
+    assert verdict("x86_64", 0x40000003, 20) == KILL and verdict("aarch64", X86, 0) == KILL
+
+
+def test_an_unknown_machine_is_named() -> None:
+    with pytest.raises(ConfigError, match="'sparc'; known: x86_64, aarch64"):
+        seccomp.program("sparc")
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory that answers like a control group file system: a new group has a `cgroup.procs`."""
+    make, remove = Path.mkdir, Path.rmdir
+
+    def mkdir(self: Path, *args: object, **options: object) -> None:
+        make(self)
+        (self / "cgroup.procs").write_text("")
+
+    def rmdir(self: Path) -> None:
+        for file in self.iterdir():
+            file.unlink()
+        remove(self)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    monkeypatch.setattr(Path, "rmdir", rmdir)
+    return tmp_path
+
+
+def lay(
+    tree: Path, groups: str, *directories: str, control: dict[str, str] | None = None
+) -> tuple[Path, Path]:
+    for directory in directories:
+        os.makedirs(tree / directory)
+    for directory, offered in (control or {}).items():
+        (tree / directory / "cgroup.subtree_control").write_text(offered)
+    proc = tree / "proc"
+    proc.write_text(groups)
+    return tree, proc
+
+
+def test_version_1_is_found_below_our_own_groups(tree: Path) -> None:
+    root, proc = lay(tree, "8:pids:/\n4:memory:/us\n1:cpu,cpuacct:/\n0::/\n", "pids", "memory/us", "cpu")
+    found = cgroups.host.__wrapped__(root, proc)
+    assert (found.version, found.parents) == (
+        1, {"memory": root / "memory/us", "pids": root / "pids", "cpu": root / "cpu"})  # fmt: skip
+    assert found.describe() == "control groups v1: memory, pids, cpu"
+
+
+def test_version_2_is_found_beside_a_group_that_may_have_no_children(tree: Path) -> None:
+    control = {"user": "memory pids", "user/session": ""}
+    root, proc = lay(tree, "0::/user/session\n", "user/session", control=control)
+    found = cgroups.host.__wrapped__(root, proc)
+    assert found.version == 2 and set(found.parents.values()) == {root / "user"}
+    assert found.describe() == "control groups v2: memory, pids; by resource limits and polling: cpu"
+
+
+def test_without_any_it_says_so(tree: Path) -> None:
+    root, proc = lay(tree, "0::/\n")
+    assert "resource limits and polling" in cgroups.host.__wrapped__(root, proc).describe()
+
+
+def test_version_2_limits_are_written_and_deaths_read(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = cgroups.Host(2, dict.fromkeys(("memory", "pids", "cpu"), tree))
+    monkeypatch.setattr(cgroups, "host", lambda: found)
+    group = cgroups.Group()
+    group.limit(Limits(memory_mib=100, processes=5), 0.5, 24, 3)
+    [path] = [Path(entry).parent for entry in group.entries]
+    assert (path / "memory.max").read_text() == str(124 << 20) and (path / "pids.max").read_text() == "8"
+    assert (path / "cpu.max").read_text() == "50000 100000" and (path / "memory.swap.max").read_text() == "0"
+    (path / "memory.events").write_text("oom 1\noom_kill 0\n")
+    assert not group.out_of_memory()
+    (path / "memory.events").write_text("oom 1\noom_kill 2\n")
+    assert group.out_of_memory()
+    assert group.remove() and not path.exists()
+
+
+def test_groups_of_dead_processes_are_swept(tree: Path) -> None:
+    for name in (f"trajsmith-{os.getpid()}-0", "trajsmith-999999999-0", "other"):
+        (tree / name).mkdir()
+    cgroups.sweep(tree)
+    assert sorted(path.name for path in tree.iterdir()) == ["other", f"trajsmith-{os.getpid()}-0"]
+
+
+FAKE_DOCKER = """
+    #!/bin/sh
+    echo "$*" >> {log}
+    cd {box} || exit 1
+    case "$1" in
+      version) echo 99.0 ;;
+      run) [ -z "{missing}" ] || {{ echo "No such image: x" >&2; exit 1; }} ;;
+      exec)
+        shift 3
+        command=$(echo "$*" | sed "s#/box#{box}#g")
+        exec $command ;;
+      inspect) [ -e oom ] && echo true || echo false ;;
+    esac
+"""
+
+
+def docker(tmp_path: Path, image_missing: bool = False) -> tuple[DockerSandbox, Path]:
+    """The sandbox with a stand-in for the command that keeps no walls, only books."""
+    box, log, fake = tmp_path / "box", tmp_path / "log", tmp_path / "docker"
+    box.mkdir()
+    text = textwrap.dedent(FAKE_DOCKER).strip()
+    fake.write_text(
+        text.format(python=sys.executable, log=str(log), box=str(box), image_missing=image_missing)
+    )
+    fake.chmod(0o755)
+    return DockerSandbox(command=str(fake)), log
+
+
+def test_docker_walls_in_what_it_runs(tmp_path: Path) -> None:
+    sandbox, log = docker(tmp_path)
+    program = Program(
+        "open('out', 'w').write(input())\nprint(open('a').read())",
+        files={"a": b"A"},
+        stdin="in",
+        collect=("out",),
+    )
+    done = run(sandbox, program, Limits(seconds=50))
+    assert (done.outcome, done.stdout, done.files) == (Outcome.OK, "A\n", {"out": b"in"}), done
+    started = next(line for line in log.read_text().splitlines() if line.startswith("run "))
+    for words in (
+        "--network none", "--read-only", "--cap-drop ALL", "no-new-privileges", "--pull never",
+        "--user 65534:65534", "--pids-limit 36", "--memory 256m --memory-swap 256m",
+    ):  # fmt: skip
+        assert words in started
+    assert log.read_text().splitlines()[-1].startswith("rm -f ")
+    asyncio.run(sandbox.close())
+
+
+def test_docker_outcomes(tmp_path: Path) -> None:
+    sandbox, log = docker(tmp_path)
+    assert run(sandbox, Program("import sys; sys.exit(3)"), Limits(seconds=50)).exit_code == 3
+    assert run(sandbox, Program("import time; time.sleep(99)"), Limits(seconds=1)).outcome is Outcome.TIMEOUT
+    assert run(sandbox, Program("int main(", "c"), Limits(seconds=50)).outcome is Outcome.COMPILE_ERROR
+    assert run(sandbox, Program("int main(void){return 0;}", "c"), Limits(seconds=50)).ok
+    oom = run(sandbox, Program("open('oom', 'w'); 1 / 0"), Limits(seconds=50))
+    assert oom.outcome is Outcome.OUT_OF_MEMORY
+    assert log.read_text().count("rm -f ") == 5
+    asyncio.run(sandbox.close())
+
+
+def test_docker_says_what_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="'no-such-docker' is not on this machine"):
+        load_sandbox("docker", command="no-such-docker")
+    with pytest.raises(ConfigError, match="reaches no daemon"):
+        load_sandbox("docker", command="false")
+    sandbox, _ = docker(tmp_path, image_missing=True)
+    with pytest.raises(ConfigError, match=r"image python:3.11-slim .* pull python:3.11-slim"):
+        run(sandbox, Program(""))
+    asyncio.run(sandbox.close())
+
+
+def test_docker_that_breaks_is_an_environment_failure(tmp_path: Path) -> None:
+    sandbox, _ = docker(tmp_path)
+    os.rmdir(tmp_path / "box")
+    with pytest.raises(EnvironmentFailure, match="did not take the files"):
+        run(sandbox, Program(""))
+    asyncio.run(sandbox.close())
+
+
+def test_unsafe_warns_and_only_by_name() -> None:
+    with pytest.warns(UserWarning, match="all rights of this process"):
+        sandbox = load_sandbox("unsafe")
+    assert sandbox.describe() == "no isolation at all"
+    asyncio.run(sandbox.close())
+    with pytest.raises(ConfigError, match=f"unknown sandbox 'none'; known: {', '.join(SANDBOXES)}"):
+        load_sandbox("none")
+
+
+def test_unsafe_outcomes() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        sandbox = load_sandbox("unsafe")
+    long = Limits(seconds=50)
+    assert run(sandbox, Program("print(input())", stdin="1", expected="1"), long).ok
+    assert run(sandbox, Program("int main(", "c"), long).outcome is Outcome.COMPILE_ERROR
+    assert run(sandbox, Program("import time; time.sleep(99)"), Limits(seconds=1)).outcome is Outcome.TIMEOUT
+    flood = run(sandbox, Program("while True: print('x' * 999)"), Limits(seconds=50, output_bytes=100))
+    assert (flood.outcome, flood.detail, len(flood.stdout)) == (Outcome.RUNTIME_ERROR, "output flood", 100)
+    linked = Program(
+        "import os\nos.symlink('/etc/passwd', 'a')\nopen('b', 'w').write('x')", collect=("a", "b")
+    )
+    assert run(sandbox, linked, long).files == {"b": b"x"}
+    asyncio.run(sandbox.close())
