@@ -199,14 +199,15 @@ async def _hard_coder(sample: Sample) -> list[str]:
 
 
 async def _hidden(sample: Sample) -> list[str]:
-    """No private text stands in a prompt or tool; words of the rules do not count."""
+    """No private text stands in a prompt or tool; words of the rules and tools' names do not count."""
     shown, secrets = {}, {}
     for task in sample.tasks:
         session = await sample.environment.open(task, seed=sample.seed)
         texts = [*(turn.text for turn in task.prompt), *(tool.model_dump_json() for tool in session.tools)]
+        names = {tool.name for tool in session.tools}
         await session.close()
         shown[task.task_id] = "\n".join(texts)
-        secrets[task.task_id] = set(_texts(task.private_value()))
+        secrets[task.task_id] = set(_texts(task.private_value())) - names
     leaks = [
         (key, text)
         for key, texts in secrets.items()

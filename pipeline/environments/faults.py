@@ -26,7 +26,8 @@ from data.messages import NamedValue, ToolResult, ToolSpec, ToolStatus, Turn, te
 from data.tasks import Task
 from data.trajectories import Reward, Trajectory
 from pipeline.environments.base import Environment, GoldScript, Session
-from pipeline.errors import ConfigError, EnvironmentFailure
+from pipeline.environments.guarded import GuardedSession
+from pipeline.errors import ConfigError
 
 
 class Fault(StrEnum):
@@ -88,29 +89,23 @@ class FaultyEnvironment:
         key = (task.task_id, seed)
         opening = self._opened[key]
         self._opened[key] += 1
-        return FaultySession(await self.inner.open(task, seed=seed), self, drawn_from=(*key, opening))
+        inner = await self.inner.open(task, seed=seed)
+        return FaultySession(inner, self, task=task, opening=opening, seed=seed)
 
 
-class FaultySession:
+class FaultySession(GuardedSession):
     """One episode of the inner session, with faults between it and the agent."""
 
     def __init__(
-        self, inner: Session, environment: FaultyEnvironment, *, drawn_from: tuple[str, int, int]
+        self, inner: Session, environment: FaultyEnvironment, *, task: Task, opening: int, seed: int
     ) -> None:
-        self.inner, self._environment, self._drawn_from = inner, environment, drawn_from
-        self._results: dict[str, ToolResult] = {}
-        self._broken = ""
+        super().__init__(task, seed=seed)
+        self.inner, self._environment, self._opening = inner, environment, opening
 
     @property
     def tools(self) -> tuple[ToolSpec, ...]:
         """The inner session's."""
         return self.inner.tools
-
-    async def call(self, name: str, arguments: dict[str, Any], call_id: str) -> ToolResult:
-        """The inner session's answer, or what the drawn fault makes of it."""
-        if call_id not in self._results:
-            self._results[call_id] = await self._answer(name, arguments, call_id)
-        return self._results[call_id]
 
     async def next_user(self, turns: Sequence[Turn]) -> Turn | None:
         """The inner session's."""
@@ -118,38 +113,37 @@ class FaultySession:
 
     def snapshot(self) -> bytes:
         """The inner snapshot and the answers given; refused after an infrastructure fault."""
-        self._refuse_if_broken()
+        self._refuse_if_poisoned()
         return pickle.dumps((self.inner.snapshot(), self._results))
 
     def restore(self, snapshot: bytes) -> None:
         """Return to a snapshot; faults are drawn again by the number of the call."""
-        self._refuse_if_broken()
+        self._refuse_if_poisoned()
         inner, self._results = pickle.loads(snapshot)
         self.inner.restore(inner)
 
     async def verify(self, trajectory: Trajectory) -> Reward:
         """The inner verdict; after an infrastructure fault there is none (EnvironmentFailure)."""
-        self._refuse_if_broken()
+        self._refuse_if_poisoned()
         return await self.inner.verify(trajectory)
 
-    async def close(self) -> None:
-        """Close the inner session."""
+    async def _release(self) -> None:
         await self.inner.close()
 
-    async def _answer(self, name: str, arguments: dict[str, Any], call_id: str) -> ToolResult:
-        if self._broken:
-            return _result(name, call_id, f"session unusable: {self._broken}", ToolStatus.INFRA_ERROR)
+    async def _execute(self, name: str, arguments: dict[str, Any], call_id: str) -> ToolResult:
         fault = self._draw(len(self._results))
         if fault in (Fault.TIMEOUT, Fault.SERVER_ERROR):
             if fault is Fault.TIMEOUT:
                 await self.inner.call(name, arguments, call_id)
-            self._broken = _INFRASTRUCTURE[fault]
-            return _marked(_result(name, call_id, self._broken, ToolStatus.INFRA_ERROR), fault)
+            text = _INFRASTRUCTURE[fault]
+            return _marked(self._failed(call_id, name, ToolStatus.INFRA_ERROR, text), fault)
         if fault is Fault.BUSY:
-            return _marked(_result(name, call_id, _BUSY, ToolStatus.TOOL_ERROR), fault)
+            return _marked(self._failed(call_id, name, ToolStatus.TOOL_ERROR, _BUSY), fault)
         if fault is Fault.SLOW:
             await asyncio.sleep(self._environment.slow_seconds)
         result = await self.inner.call(name, arguments, call_id)
+        if result.status is ToolStatus.INFRA_ERROR:
+            self._poison = self._poison or result.text
         if fault is None or result.status is not ToolStatus.OK:
             return result
         if fault is Fault.EMPTY:
@@ -160,16 +154,13 @@ class FaultySession:
 
     def _draw(self, number: int) -> Fault | None:
         """The fault of the call with this number, in this opening of this session."""
-        draw = random.Random(canonical.digest(self._environment.seed, *self._drawn_from, number)).random()
+        drawn_from = (self._environment.seed, self.task.task_id, self.seed, self._opening, number)
+        draw = random.Random(canonical.digest(*drawn_from)).random()
         for fault, rate in self._environment.rates.items():
             draw -= rate
             if draw < 0:
                 return Fault(fault)
         return None
-
-    def _refuse_if_broken(self) -> None:
-        if self._broken:
-            raise EnvironmentFailure(f"session of task {self._drawn_from[0]} is unusable: {self._broken}")
 
 
 def drifted(text: str) -> str:
@@ -204,10 +195,6 @@ def _checked(rates: Mapping[str, float]) -> dict[str, float]:
     if sum(rates.values()) > 1:
         raise ConfigError(f"fault rates are per call and add up to {sum(rates.values()):g}; at most 1")
     return dict(sorted(rates.items()))
-
-
-def _result(name: str, call_id: str, text: str, status: ToolStatus) -> ToolResult:
-    return ToolResult(call_id=call_id, name=name, parts=text_parts(text), status=status)
 
 
 def _marked(result: ToolResult, fault: Fault) -> ToolResult:

@@ -2,11 +2,10 @@
 
     trl_class: {factory: "my_project.envs:MyEnv", rows: "my_project/rows.jsonl"}
 
-A row is what TRL's dataset row is: `prompt` (text or messages) and whatever `reset` takes. Two columns are
-ours: `gold`, a list of {name, arguments} or {say}, without which `env check` cannot prove that the task is
-solvable, and `split` ("train" where absent). As in TRL, what `reset` returns is appended to the last user
-message, and results are shown as `str(result)`. Unlike TRL, a method that breaks is infrastructure
-(`infra_error`), unless what it raises is a ToolError, ValueError, LookupError or ArithmeticError.
+A row is what TRL's dataset row is: `prompt` (text or messages) and whatever `reset` takes. As in TRL, what
+`reset` returns is appended to the last user message, and results are shown as `str(result)`. Unlike TRL, a
+method that breaks is infrastructure (`infra_error`), unless what it raises is a ToolError, ValueError,
+LookupError or ArithmeticError.
 
 Not covered: image observations, several classes in one dataset, `reset` that answers differently each time
 (it is called once for the task and once for every episode, and a difference ends the episode).
@@ -16,24 +15,21 @@ from __future__ import annotations
 
 import functools
 import inspect
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from data import canonical
-from data.messages import Turn, assistant, system, user
+from data.messages import Turn, user
 from data.tasks import Task
 from data.trajectories import Reward, Trajectory
+from pipeline.environments.adapters.rows import Row, gold_of, parted, read_rows, splits_of, turns_of
 from pipeline.environments.dotted import load_dotted
-from pipeline.environments.gold import Plan, PlannedGold, call
+from pipeline.environments.gold import PlannedGold
 from pipeline.environments.responses import as_response
 from pipeline.environments.toolkit import ToolEnvironment, ToolSession
 from pipeline.environments.tools import ToolLimits, tool
 from pipeline.errors import ConfigError, EnvironmentFailure, JudgeError
-
-_OUR_COLUMNS = ("gold", "split")
-_SPEAKERS: dict[str, Callable[[str], Turn]] = {"system": system, "user": user, "assistant": assistant}
 
 
 class TrlSession(ToolSession):
@@ -104,7 +100,7 @@ class TrlClassEnvironment(ToolEnvironment):
         self.private = tuple(private)
         made = load_dotted(factory, what="factory")
         self.rows = _read_rows(rows)
-        self.splits = tuple(dict.fromkeys(str(row.get("split", "train")) for row in self.rows))
+        self.splits = splits_of(self.rows)
         self.session = _session_class(made)
         self._factory = made
         self.version = canonical.digest(
@@ -120,18 +116,11 @@ class TrlClassEnvironment(ToolEnvironment):
 
     def gold(self, task: Task) -> PlannedGold:
         """The row's `gold`. ConfigError where it has none."""
-        steps = task.private_value()["gold"]
-        if steps is None:
-            raise ConfigError(
-                f"task {task.task_id} has no gold; give its row a column `gold`: [{{name, arguments}}, ...]"
-            )
-        return PlannedGold(_plan(steps))
+        return gold_of(task)
 
-    def _task(self, split: str, row: Mapping[str, Any]) -> Task:
-        given = {name: value for name, value in row.items() if name not in _OUR_COLUMNS}
-        hidden = {name: given[name] for name in self.private if name in given}
-        shown = {name: value for name, value in given.items() if name not in hidden}
-        said = self._factory().reset(**given) or ""
+    def _task(self, split: str, row: Row) -> Task:
+        shown, hidden = parted(row, self.private)
+        said = self._factory().reset(**shown, **hidden) or ""
         if not isinstance(said, str):
             raise ConfigError(f"reset() returned {type(said).__name__}; only text is taken here")
         return Task(
@@ -180,34 +169,17 @@ def _delegate(method: Callable[..., Any]) -> Callable[..., Any]:
     return waiting if inspect.iscoroutinefunction(method) else plain
 
 
-def _read_rows(rows: str) -> list[dict[str, Any]]:
-    if not rows.endswith(".jsonl"):
-        found = load_dotted(rows, what="rows")
-        return [dict(row) for row in (found() if callable(found) else found)]
-    path = Path(rows).expanduser()
-    if not path.is_file():
-        raise ConfigError(f"rows {path} do not exist; name a JSONL file or package.module:function")
-    read = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise ConfigError(f"{path}, line {number}: {error}") from error
-        if not isinstance(row, dict) or "prompt" not in row:
-            raise ConfigError(f"{path}, line {number}: a row is an object with a `prompt`")
-        read.append(row)
-    return read
+def _read_rows(rows: str) -> list[Row]:
+    if rows.endswith(".jsonl"):
+        return read_rows(Path(rows).expanduser(), check=lambda row: turns_of(row["prompt"]))
+    found = load_dotted(rows, what="rows")
+    return [dict(row) for row in (found() if callable(found) else found)]
 
 
-def _prompt(prompt: str | list[dict[str, str]], said: str) -> tuple[Turn, ...]:
-    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-    try:
-        turns = [_SPEAKERS[message["role"]](message["content"]) for message in messages]
-    except (KeyError, TypeError) as error:
-        raise ConfigError(f"prompt {str(prompt)[:80]!r} is neither text nor messages: {error!r}") from error
-    if said:
-        turns[-1] = user(turns[-1].text + said)
-    return tuple(turns)
+def _prompt(prompt: Any, said: str) -> tuple[Turn, ...]:
+    """The row's prompt, with what `reset` said at the end of the last user message."""
+    *before, last = turns_of(prompt)
+    return (*before, user(last.text + said) if said else last)
 
 
 def _source(factory: Callable[[], Any]) -> str:
@@ -215,10 +187,3 @@ def _source(factory: Callable[[], Any]) -> str:
         return inspect.getsource(factory)
     except (OSError, TypeError):
         return repr(factory)
-
-
-def _plan(steps: list[dict[str, Any]]) -> Plan:
-    for step in steps:
-        yield assistant(step["say"]) if "say" in step else call(step["name"], **step["arguments"])
-    if not steps or "say" not in steps[-1]:
-        yield assistant("Done.")

@@ -71,7 +71,7 @@ def test_rows_from_a_file_and_what_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="give its row a column `gold`"):
         environment.gold(task)
     rows.write_text('{"prompt": "x"}\n{"lit": []}\n', encoding="utf-8")
-    with pytest.raises(ConfigError, match="line 2: a row is an object with a `prompt`"):
+    with pytest.raises(ConfigError, match="line 2: 'prompt'"):
         TrlClassEnvironment(factory=f"{HERE}:Lamp", rows=str(rows))
     with pytest.raises(ConfigError, match=r"has no reset\(\)"):
         TrlClassEnvironment(factory="pathlib:Path", rows=f"{HERE}:rows")
