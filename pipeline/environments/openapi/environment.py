@@ -21,7 +21,7 @@ from pipeline.environments.gold import PlannedGold
 from pipeline.environments.openapi.client import ClientPolicy, Credential, checked_base_url, credential
 from pipeline.environments.openapi.document import load_document
 from pipeline.environments.openapi.operations import Operation, read_operations, security_schemes
-from pipeline.environments.openapi.session import LiveApi, OpenApiSession, get_problem
+from pipeline.environments.openapi.session import LiveApi, OpenApiSession, get_problem, setup_problem
 from pipeline.environments.task_file import TaskRules, file_checks, file_gold, read_tasks, splits_of
 from pipeline.environments.tools import ToolLimits
 from pipeline.errors import ConfigError
@@ -48,6 +48,7 @@ class OpenApiEnvironment:
         session_header: str = "",
         auth: Mapping[str, str] | None = None,
         operations: Sequence[str] = (),
+        hidden: Sequence[str] = (),
         keep: Mapping[str, Sequence[str]] | None = None,
         refs: Mapping[str, str] | None = None,
         deterministic: bool | None = None,
@@ -61,9 +62,10 @@ class OpenApiEnvironment:
         {name, arguments}) that makes a shared server fresh. `session_header`: name of a header by which the
         server keeps sessions apart. `auth`: security scheme of the document (or `bearer`, `basic`) to the
         environment variable that holds the secret (basic: user:password). `operations`: which ones, in prompt
-        order. `keep`: operation to the fields of its answer that are shown. `refs`: other documents that this
-        one refers to, as local files. `deterministic`: answers need no cassette; by default where each
-        session gets a fresh world (start, reset, session_header).
+        order. `hidden`: which ones the agent is not shown, though a task's `setup` may call them. `keep`:
+        operation to the fields of its answer that are shown. `refs`: other documents that this one refers
+        to, as local files. `deterministic`: answers need no cassette; by default where each session gets a
+        fresh world (start, reset, session_header).
         """
         self.name = name
         self.limits = limits if isinstance(limits, ToolLimits) else ToolLimits(**(limits or {}))
@@ -71,7 +73,8 @@ class OpenApiEnvironment:
         """Sessions opened and not closed yet."""
         described = load_document(document, refs=refs)
         reset_name, reset_arguments = _reset(reset)
-        chosen = [*operations, *([reset_name] if operations and reset_name not in ("", *operations) else [])]
+        aside = frozenset(filter(None, [*hidden, reset_name]))
+        chosen = [*operations, *sorted(aside.difference(operations))] if operations else []
         found = read_operations(described, chosen=chosen)
         self._auth, self._document = dict(auth or {}), described
         self._api = LiveApi(
@@ -80,6 +83,7 @@ class OpenApiEnvironment:
             start=tuple(start),
             reset=reset_name,
             reset_arguments=reset_arguments,
+            hidden=aside,
             session_header=session_header,
             keep={key: tuple(names) for key, names in (keep or {}).items()},
             policy=policy if isinstance(policy, ClientPolicy) else ClientPolicy(**(policy or {})),
@@ -91,12 +95,12 @@ class OpenApiEnvironment:
         rules = TaskRules(
             environment=name,
             verifier=VERIFIER,
-            tools=[key for key in found if key != reset_name],
+            tools=[key for key in found if key not in aside],
             checks={"get": get_problem},
         )
         self._tasks = read_tasks(Path(tasks), rules)
         self.splits = splits_of(self._tasks)
-        self._refuse_blind_checks()
+        self._refuse_unusable_tasks()
         shown = [item.spec.model_dump() for item in found.values()]
         kept = {key: list(names) for key, names in self._api.keep.items()}
         source = sources_digest(__name__)
@@ -136,14 +140,17 @@ class OpenApiEnvironment:
     def _closed(self) -> None:
         self.num_open -= 1
 
-    def _refuse_blind_checks(self) -> None:
-        """What a cassette answers never reaches the server, so the server cannot be asked afterwards."""
+    def _refuse_unusable_tasks(self) -> None:
         for task in self._tasks:
+            problem = setup_problem(task.state_value(), self._api)
+            # What a cassette answers never reaches the server, so the server cannot be asked afterwards.
             if not self._deterministic and any("get" in check for check in file_checks(task)):
-                raise ConfigError(
-                    f"task {task.prompt[-1].text!r:.60} has a `get` check, and the API is shared and live: "
-                    "give start, reset or session_header, check `calls` or `answer`, or say deterministic"
+                problem = (
+                    "it has a `get` check, and the API is shared and live: give start, reset or "
+                    "session_header, check `calls` or `answer`, or say deterministic"
                 )
+            if problem:
+                raise ConfigError(f"task {task.prompt[-1].text!r:.60}: {problem}")
 
     def _refuse_unknown_auth(self) -> None:
         known = _PLAIN_SCHEMES | security_schemes(self._document)
@@ -185,6 +192,8 @@ def _url(url: str, start: Sequence[str]) -> str:
 
 
 def _refuse_unknown(api: LiveApi, operations: Mapping[str, Operation]) -> None:
-    unknown = [name for name in (*api.keep, *filter(None, [api.reset])) if name not in operations]
+    unknown = [name for name in (*api.keep, *sorted(api.hidden)) if name not in operations]
     if unknown:
-        raise ConfigError(f"keep and reset name {unknown}; the operations are {', '.join(operations)}")
+        raise ConfigError(
+            f"keep, hidden and reset name {unknown}; the operations are {', '.join(operations)}"
+        )

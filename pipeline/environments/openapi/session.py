@@ -1,11 +1,11 @@
 """One episode against a live API, and how its world is made fresh.
 
 Decides: a fresh world is a server of its own (`start`), or a reset operation on a shared one (leased: one
-session at a time), or a header that names the session (the server keeps them apart). Without any of these all
-sessions share the world as it is. A snapshot is the list of calls: a restored session makes those again that
-may have changed something (no GET), and an answer that differs is an infrastructure failure. A 4xx is the
-agent's doing and answers with the server's words; everything else that goes wrong is not. Not covered: state
-that a server keeps outside what it resets.
+session at a time), or a header that names the session (the server keeps them apart); then the calls of the
+task's `setup` are made. Without any of these all sessions share the world as it is. A snapshot is the list of
+calls: a restored session makes those again that may have changed something (no GET), and an answer that
+differs is an infrastructure failure. A 4xx is the agent's doing and answers with the server's words;
+everything else that goes wrong is not. Not covered: state that a server keeps outside what it resets.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import httpx
 from data import canonical
 from data.messages import ToolResult
 from data.tasks import Task
+from pipeline.checks.calls import argument_problems
 from pipeline.environments.documented import DocumentedSession
 from pipeline.environments.openapi.client import Answer, ApiClient, ClientPolicy, Credential
 from pipeline.environments.openapi.lease import Lease
@@ -41,8 +42,10 @@ class LiveApi:
     url: str = ""
     start: tuple[str, ...] = ()
     reset: str = ""
-    """Name of the operation that makes the world fresh; hidden from the agent."""
+    """Name of the operation that makes the world fresh."""
     reset_arguments: Mapping[str, Any] = field(default_factory=dict)
+    hidden: frozenset[str] = frozenset()
+    """Operations the agent is not shown, the reset among them."""
     session_header: str = ""
     credentials: Mapping[str, Credential] = field(default_factory=dict, repr=False)
     undocumented: tuple[str, ...] = ()
@@ -63,7 +66,7 @@ class OpenApiSession(DocumentedSession):
     """See `pipeline.environments.base.Session`. The world is made at the first call or check."""
 
     def __init__(self, task: Task, api: LiveApi, *, deterministic: bool, **options: Any) -> None:
-        shown = {name: item for name, item in api.operations.items() if name != api.reset}
+        shown = {name: item for name, item in api.operations.items() if name not in api.hidden}
         super().__init__(
             task,
             specs={name: item.spec for name, item in shown.items()},
@@ -174,10 +177,15 @@ class OpenApiSession(DocumentedSession):
             url, credentials=api.credentials, policy=api.policy, headers=headers, transport=api.transport
         )
         if api.reset:
-            answer = await self._ask(api.reset, build_request(api.operations[api.reset], api.reset_arguments))
-            if answer.status >= 400:
-                raise EnvironmentFailure(f"reset {api.reset} answered {answer.status} {answer.text:.120}")
+            await self._prepare(api.reset, api.reset_arguments)
+        for step in self.task.state_value().get("setup", ()):
+            await self._prepare(step["name"], step.get("arguments", {}))
         self._fresh = True
+
+    async def _prepare(self, name: str, arguments: Mapping[str, Any]) -> None:
+        answer = await self._ask(name, build_request(self._api.operations[name], arguments))
+        if answer.status >= 400:
+            raise EnvironmentFailure(f"preparing the world, {name} said {answer.status} {answer.text:.120}")
 
     async def _drop(self) -> None:
         """Leave the world: connections first, then the server."""
@@ -213,6 +221,27 @@ class OpenApiSession(DocumentedSession):
         if answer.status >= 400:
             raise ToolError(f"HTTP {answer.status}: {text.strip() or 'no further words'}")
         return ToolResponse(text=text or "ok", metrics={"http_status": float(answer.status)})
+
+
+def setup_problem(state: Mapping[str, Any], api: LiveApi) -> str:
+    """What is wrong with a task's `state: {setup: [{name, arguments}, ...]}`; "" for nothing."""
+    steps = state.get("setup", [])
+    if state.keys() - {"setup"} or not isinstance(steps, list):
+        return "state takes {setup: [{name, arguments}, ...]} only"
+    if steps and not api.isolates:
+        return "setup needs a fresh world: give start, reset or session_header"
+    for step in steps:
+        if (
+            not isinstance(step, dict)
+            or step.keys() - {"name", "arguments"}
+            or step.get("name") not in api.operations
+        ):
+            return f"setup step {step!r:.80} is no {{name, arguments}} of an operation"
+        schema = canonical.loads(api.operations[step["name"]].spec.parameters)
+        problems = argument_problems(step.get("arguments", {}), schema)
+        if problems:
+            return f"setup {step['name']}: {problems[0]}"
+    return ""
 
 
 def get_problem(check: dict[str, Any]) -> str:

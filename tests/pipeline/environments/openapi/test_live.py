@@ -20,9 +20,11 @@ from data.trajectories import Trajectory
 from pipeline.environments.cassette import with_cassette
 from pipeline.environments.check import check_environment
 from pipeline.environments.gold import PlannedGold, call
+from pipeline.environments.openapi.client import ApiClient, credential
 from pipeline.environments.openapi.environment import OpenApiEnvironment, load
 from pipeline.environments.openapi.lease import Lease
 from pipeline.environments.openapi.process import LocalServer
+from pipeline.environments.openapi.request import ApiRequest
 from pipeline.environments.play import play
 from pipeline.errors import ConfigError, EnvironmentFailure, JudgeError
 from tests.pipeline.environments.conftest import Run
@@ -99,6 +101,76 @@ def environment_tools(run: Run, environment: OpenApiEnvironment) -> Any:
             return session.tools
 
     return run(tools())
+
+
+SETUP = """
+- prompt: Remove the lamp.
+  state: {setup: [{name: createItem, arguments: {name: lamp}}]}
+  gold: [{name: deleteItem, arguments: {id: 1}}]
+  checks: [{get: /items, equals: []}, {calls: [{name: deleteItem, arguments: {id: 1}}]}]
+"""
+
+
+def test_a_task_prepares_its_world_with_operations_the_agent_lacks(run: Run, make: Any) -> None:
+    environment = make(tasks=SETUP, operations=["listItems", "deleteItem"], hidden=["createItem"])
+    assert [spec.name for spec in environment_tools(run, environment)] == ["listItems", "deleteItem"]
+    task = next(environment.tasks("train"))
+    assert run(play(environment, task, environment.gold(task))).success
+    refused = run(ask(environment, "createItem", name="a"))
+    assert refused.text == "no tool createItem; tools: listItems, deleteItem"
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ("{items: []}", "state takes {setup: .* only"),
+        ("{setup: [{name: nope}]}", "is no {name, arguments} of an operation"),
+        ("{setup: [{name: createItem}]}", "setup createItem: missing argument: name"),
+    ],
+)
+def test_a_wrong_setup_is_told(make: Any, state: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"task 'a': .*{said}"):
+        make(tasks=f"- prompt: a\n  state: {state}\n  gold: [{{name: listItems}}]\n")
+
+
+def test_a_setup_that_fails_is_an_infrastructure_failure(run: Run, make: Any, server: ItemServer) -> None:
+    server.script.append((409, {}, "no room"))
+    result = run(ask(make(tasks=SETUP), "listItems"))
+    assert result.status is ToolStatus.INFRA_ERROR
+    assert result.text == "preparing the world, createItem said 409 no room"
+
+
+def captured(url: str, scheme: dict[str, Any], request: ApiRequest) -> httpx.Request:
+    """The request as it goes out with the credential of `scheme`."""
+    sent: list[httpx.Request] = []
+
+    def answer(asked: httpx.Request) -> httpx.Response:
+        sent.append(asked)
+        return httpx.Response(200)
+
+    async def run() -> None:
+        known = {"s": credential(scheme, "ITEMS_KEY", name="s")}
+        client = ApiClient(url, credentials=known, transport=httpx.MockTransport(answer))
+        await client.send(request, schemes=("s",))
+        await client.close()
+
+    asyncio.run(run())
+    return sent[0]
+
+
+def test_credentials_go_where_their_scheme_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ITEMS_KEY", "a b&c")
+    asked = ApiRequest("GET", "/a", "q=1%2F2", {"cookie": "x=1"})
+    by_query = captured("http://h", {"type": "apiKey", "in": "query", "name": "k"}, asked)
+    assert by_query.url.raw_path == b"/a?q=1%2F2&k=a%20b%26c"
+    by_cookie = captured("http://h", {"type": "apiKey", "in": "cookie", "name": "k"}, asked)
+    assert by_cookie.headers["cookie"] == "x=1; k=a%20b%26c"
+    bearer = captured("https://h/v1", {"type": "http", "scheme": "Bearer"}, asked)
+    assert (bearer.headers["authorization"], bearer.url.path) == ("Bearer a b&c", "/v1/a")
+    assert captured("http://h", {"type": "oauth2"}, asked).headers["authorization"] == "Bearer a b&c"
+    with pytest.raises(ConfigError, match="http digest is not supported"):
+        credential({"type": "http", "scheme": "digest"}, "ITEMS_KEY", name="s")
+    assert "a b" not in repr(credential({"type": "oauth2"}, "ITEMS_KEY", name="s"))
 
 
 def test_a_lease_that_does_not_end_is_an_infrastructure_failure(run: Run) -> None:
@@ -310,7 +382,7 @@ def test_a_shared_world_is_live_and_takes_no_check_that_a_cassette_blinds(run: R
 
     assert "listItems" in run(live(make(session_header="", tasks=tasks)))
     assert run(live(make(tasks=tasks))) == ()
-    with pytest.raises(ConfigError, match="has a `get` check, and the API is shared and live"):
+    with pytest.raises(ConfigError, match="it has a `get` check, and the API is shared and live"):
         make(session_header="")
 
 
