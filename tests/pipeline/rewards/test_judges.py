@@ -397,7 +397,7 @@ def test_a_filter_asks_a_judge_over_a_real_connection_and_stores_no_secret(
         finally:
             server.shutdown()
             thread.join()
-    assert (good.verdict.reason, good.verdict.score) == ("ok", pytest.approx(0.8))
+    assert good.verdict.reason == "ok" and good.verdict.score == pytest.approx(0.8)
     assert bad.verdict.reason == "judge_failed" and "gave no valid reply in 1 tries" in bad.verdict.detail
     stored = (
         bad.trajectory.model_dump_json() + bad.verdict.model_dump_json() + good.trajectory.model_dump_json()
