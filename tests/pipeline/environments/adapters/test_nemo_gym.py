@@ -69,7 +69,7 @@ def counters() -> Counters:
 @pytest.fixture
 def environment(counters: Counters, tmp_path: Path) -> Iterator[NemoGymEnvironment]:
     rows = tmp_path / "rows.jsonl"
-    made = [row(n, n + 2) for n in range(5)] + [row(7, 9, split="heldout")]
+    made = [row(n, n + 12) for n in range(5)] + [row(7, 31, split="heldout")]
     rows.write_text("".join(json.dumps(one) + "\n" for one in made), encoding="utf-8")
     with ScriptedServer(counters) as server:
         yield NemoGymEnvironment(url=server.url, rows=str(rows), private=["expected_count"])
@@ -93,7 +93,7 @@ def test_the_verifier_reads_the_dialogue_as_a_response(
         "function_call_output",
         "message",
     ]
-    assert sent["expected_count"] == 2 and "expected_count" not in task.state_value()
+    assert sent["expected_count"] == 12 and "expected_count" not in task.state_value()
 
 
 def test_a_refusal_is_an_observation_and_a_dead_server_is_none(
