@@ -28,7 +28,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from data import canonical
 from data.messages import assistant, system, user
 from data.tasks import Budget, Task
-from data.trajectories import Reward, Trajectory
+from data.trajectories import Trajectory
 from pipeline.environments.gold import Plan, PlannedGold, call
 from pipeline.environments.plain_yaml import parse_items, read_text
 from pipeline.environments.sql.database import Database, Source, SqlLimits
@@ -83,7 +83,6 @@ class FileSession(SqlSession):
 
     sources: ClassVar[Mapping[str, Source]] = {}
     statement_limits: ClassVar[SqlLimits] = SqlLimits()
-    step_penalty: ClassVar[float] = 0.0
 
     @property
     def limits(self) -> SqlLimits:
@@ -107,20 +106,12 @@ class FileSession(SqlSession):
             )
         return judge_query(self.state["submitted"], private["gold_sql"][0], databases=[self.open_database])
 
-    async def verify(self, trajectory: Trajectory) -> Reward:
-        """The judge's components; with a step penalty the total of a success is lowered by it."""
-        reward = await super().verify(trajectory)
-        ratio = next((part.value for part in reward.components if part.name == "cost_ratio"), 1.0)
-        excess = min(1.0, max(0.0, ratio - 1.0) / 9.0)
-        return reward.model_copy(update={"total": reward.total * (1.0 - self.step_penalty * excess)})
-
 
 class SqlEnvironment(ToolEnvironment):
     """`databases`: a path or name to path; `tasks`: a .jsonl or .yaml file (see the module docstring).
 
-    `step_penalty` p in [0, 1]: a right query's total is 1 - p * min(1, max(0, cost / gold cost - 1) / 9): ten
-    times gold's cost loses all of p; cost is engine steps (SQLite) or rows (DuckDB). The raw `success` stays
-    beside it.
+    The reward is 0 or 1. What a query cost stands beside it as `cost_ratio`: engine steps (SQLite) or rows
+    (DuckDB) over gold's, never seconds; `pipeline.rewards.sql` turns it into a penalty.
     """
 
     name = "sql"
@@ -132,19 +123,16 @@ class SqlEnvironment(ToolEnvironment):
         databases: str | Path | Mapping[str, str | Path],
         tasks: str | Path,
         statement_limits: Mapping[str, Any] | None = None,
-        step_penalty: float = 0.0,
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        if not 0 <= step_penalty <= 1:
-            raise ConfigError(f"step_penalty must be between 0 and 1, got {step_penalty}")
         named = databases if isinstance(databases, Mapping) else {Path(databases).stem: databases}
         limits = _limits(statement_limits or {})
         sources = {name: _source(Path(path), limits) for name, path in named.items()}
         self.session = type(
             "BoundFileSession",
             (FileSession,),
-            {"sources": sources, "statement_limits": limits, "step_penalty": step_penalty},
+            {"sources": sources, "statement_limits": limits},
         )
         self._tasks = [
             _task(row, f"{tasks}, line {line}", sources, limits) for line, row in _rows(Path(tasks))
@@ -153,7 +141,7 @@ class SqlEnvironment(ToolEnvironment):
             raise ConfigError(f"{tasks} holds no tasks; the docstring of {__name__} shows one")
         self.splits = tuple(dict.fromkeys(task.split for task in self._tasks))
         digests = {name: source.digest for name, source in sources.items()}
-        self.version = canonical.digest(self.version, digests, repr(limits), step_penalty, length=12)
+        self.version = canonical.digest(self.version, digests, repr(limits), length=12)
 
     def tasks(self, split: str) -> Iterator[Task]:
         """The file's tasks of the split, in its order."""

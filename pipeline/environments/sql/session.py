@@ -21,6 +21,8 @@ from pipeline.environments.toolkit import ToolSession
 from pipeline.environments.tools import ToolError, ToolResponse, tool
 
 OpenDatabase = Callable[[], Database]
+COST_BASE = 1000
+"""Added to both costs before they are compared, so that a few steps more of a tiny query do not count."""
 
 
 class SqlSession(ToolSession):
@@ -110,8 +112,8 @@ def judge_query(
 ) -> Mapping[str, float]:
     """Compare both queries on every database; the cost is that of the first. A failing query is wrong.
 
-    Components: `success` (0 or 1), `submitted` (0 or 1), and, where it succeeded, `cost_ratio` = cost of the
-    submitted query / cost of gold (at least one unit each).
+    Components: `success` (0 or 1), `submitted` (0 or 1), and, where it succeeded, `cost_ratio` = (cost of
+    the submitted query + COST_BASE) / (cost of gold + COST_BASE).
     """
     if submitted is None:
         return {"success": 0.0, "submitted": 0.0}
@@ -126,7 +128,7 @@ def judge_query(
         if actual is None or not same_results(expected, actual, ordered=is_ordered(gold)):
             return {"success": 0.0, "submitted": 1.0}
         if index == 0:
-            ratio = ((actual.cost or 0) + 1) / ((expected.cost or 0) + 1)
+            ratio = ((actual.cost or 0) + COST_BASE) / ((expected.cost or 0) + COST_BASE)
     return {"success": 1.0, "submitted": 1.0, "cost_ratio": ratio}
 
 

@@ -170,11 +170,13 @@ class SqliteDatabase:
         self._arm()
 
     def _arm(self) -> None:
-        """Read the schema, which the first statement would pay for; open full-text tables, which the authorizer
-        would not let a statement do; set the authorizer."""
+        """Set the authorizer, after two things that no statement can do: read the schema at no cost and
+        open full-text tables (it would not be allowed to)."""
         self._running = False
         self._connection.set_authorizer(None)
-        found = self._connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage = 0")
+        found = self._connection.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage = 0"
+        )
         for (name,) in found.fetchall():
             self._connection.execute(f"SELECT * FROM {_quoted(name)} LIMIT 0").fetchall()
         self._connection.set_authorizer(_writer if self._writable else _reader)

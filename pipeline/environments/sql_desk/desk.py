@@ -1,8 +1,8 @@
 """The tools of sql_desk over one generated database, and the judgement of what was handed in.
 
-A submitted query is judged on the session's database and on two others of the same subject, so a query that
-only spells out the right rows fails. A typed answer (`answer`) is one value. Not covered: generating tasks
-(`generator`).
+A submitted query is judged on the session's database and on eleven others of the same subject, so a query
+that only spells out the right rows fails. A typed answer (`answer`) is one value. Not covered: generating
+tasks (`generator`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pipeline.environments.sql_desk.terms import find_documents, make_handbook
 from pipeline.environments.tools import ToolError, tool
 
 LIMITS = SqlLimits(max_steps=500_000, max_rows=500, shown_rows=20, max_cell_bytes=10_000)
-_NUM_TWINS = 8
+NUM_TWINS = 11
 _TOLERANCE = 0.0051
 
 
@@ -72,9 +72,8 @@ class SqlDeskSession(SqlSession):
         if private["answer"] is not None:
             given = self.state["answer"]
             return {"success": float(given is not None and same_value(given, private["answer"]))}
-        databases = [
-            functools.partial(open_database, name) for name in (self.state["db"], *twins(self.state["db"]))
-        ]
+        names = (self.state["db"], *twins(self.state["db"].split("/")[0]))
+        databases = [functools.partial(open_database, name) for name in names]
         return judge_query(self.state["submitted"], private["gold_sql"], databases=databases)
 
 
@@ -83,11 +82,10 @@ def open_database(name: str) -> SqliteDatabase:
     return SqliteDatabase(make_image(name), limits=LIMITS)
 
 
-def twins(name: str) -> Sequence[str]:
-    """Two other databases of the same subject."""
-    subject, key = name.split("/")
-    number = int("".join(filter(str.isdigit, key)) or 0)
-    return f"{subject}/twin{number % _NUM_TWINS}", f"{subject}/twin{(number + 3) % _NUM_TWINS}"
+@functools.cache
+def twins(subject: str) -> Sequence[str]:
+    """Other databases of the subject."""
+    return tuple(f"{subject}/twin{number}" for number in range(NUM_TWINS))
 
 
 def same_value(given: str, gold: str) -> bool:

@@ -18,12 +18,13 @@ from data.messages import system, user
 from data.tasks import Budget, Task
 from pipeline.environments.gold import Plan, PlannedGold, call, last_result
 from pipeline.environments.sql.results import ResultSet
+from pipeline.environments.sql.session import SqlSession
 from pipeline.environments.sql_desk.data import TODAY, make_data
 from pipeline.environments.sql_desk.desk import LIMITS, SqlDeskSession, open_database
 from pipeline.environments.sql_desk.domains import SEEN_DOMAINS, UNSEEN_DOMAINS, Domain
 from pipeline.environments.sql_desk.templates import TEMPLATES, Template, fill
 from pipeline.environments.sql_desk.terms import TERM_TEMPLATES, TermTemplate, fill_term, make_handbook
-from pipeline.environments.toolkit import ToolEnvironment
+from pipeline.environments.toolkit import ToolEnvironment, source_digest
 from pipeline.errors import ConfigError
 
 NUM_TASKS = {"train": 12_000, "dev": 600, "heldout": 1_200, "heldout_unseen": 600}
@@ -53,6 +54,7 @@ class SqlDesk(ToolEnvironment):
         if unknown or not levels:
             raise ConfigError(f"sql_desk has no levels {unknown}; it has {', '.join(LEVELS)}")
         self.levels = tuple(levels)
+        self.version = canonical.digest(self.version, source_digest(SqlSession.__module__), length=12)
 
     def tasks(self, split: str) -> Iterator[Task]:
         """At most `NUM_TASKS[split]` tasks, templates and subjects taking turns."""

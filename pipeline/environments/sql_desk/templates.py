@@ -52,6 +52,7 @@ VALUES: dict[str, Callable[[random.Random, Data], object]] = {
     "v_n": lambda rng, data: rng.randint(2, 5),
     "v_score": lambda rng, data: rng.randint(2, 4),
     "v_pay": lambda rng, data: rng.randrange(2500, 5000, 50),
+    "v_gap": lambda rng, data: rng.randrange(50, 1500, 50),
 }
 
 _JOINED = "{event} e JOIN {who} w ON w.{who_id} = e.{event_who} JOIN {what} t ON t.{what_id} = e.{event_what}"
@@ -59,10 +60,10 @@ _JOINED = "{event} e JOIN {who} w ON w.{who_id} = e.{event_who} JOIN {what} t ON
 TEMPLATES = (
     Template(
         "filter",
-        ("Titles of {whats} of {kind} {v_kind} with {price} above {v_low}?",
-         "Which {kind} {v_kind} {whats} have a {price} over {v_low}? Give {title}."),
-        "SELECT {title} FROM {what} WHERE {kind} = '{v_kind}' AND {price} > {v_low}",
-        ("v_kind", "v_low"), ("filter",),
+        ("{title} of {whats} of {kind} {v_kind} with {price} above {v_low} and below {v_high}?",
+         "Which {kind} {v_kind} {whats} have a {price} over {v_low} and under {v_high}? Give {title}."),
+        "SELECT {title} FROM {what} WHERE {kind} = '{v_kind}' AND {price} > {v_low} AND {price} < {v_high}",
+        ("v_kind", "v_low", "v_high"), ("filter",),
     ),
     Template(
         "filter_since",
@@ -156,19 +157,19 @@ TEMPLATES = (
     ),
     Template(
         "top_all_ties",
-        ("{title} of {whats} with the most {events} since {v_from}, all of them where several tie?",),
+        ("{title} of {whats} with the most {events} from {v_from} to {v_to}, all where several tie?",),
         "WITH c AS (SELECT t.{title} AS name, count(*) AS n FROM " + _JOINED
-        + " WHERE e.{day} >= '{v_from}' GROUP BY t.{what_id}) "
+        + " WHERE e.{day} BETWEEN '{v_from}' AND '{v_to}' GROUP BY t.{what_id}) "
         "SELECT name FROM c WHERE n = (SELECT max(n) FROM c)",
-        ("v_from",), ("top", "ties"),
+        ("v_from", "v_to"), ("top", "ties"),
     ),
     Template(
         "best_who",
-        ("Which {a_who} has the highest sum of {amount} times {price} since {v_from}? Ties: first name.",
-         "{who_name} with the largest sum of {price} times {amount} from {v_from} on (ties: first by name)?"),
-        "SELECT w.{who_name} FROM " + _JOINED + " WHERE e.{day} >= '{v_from}' GROUP BY w.{who_id} "
-        "ORDER BY sum(e.{amount} * t.{price}) DESC, w.{who_name} LIMIT 1",
-        ("v_from",), ("top", "join", "group"), True,
+        ("Which {a_who} has the highest sum of {amount} times {price}, {v_from} to {v_to}? Ties: first name.",
+         "{who_name} with the largest sum of {price} times {amount} from {v_from} to {v_to} (ties: first)?"),
+        "SELECT w.{who_name} FROM " + _JOINED + " WHERE e.{day} BETWEEN '{v_from}' AND '{v_to}' "
+        "GROUP BY w.{who_id} ORDER BY sum(e.{amount} * t.{price}) DESC, w.{who_name} LIMIT 1",
+        ("v_from", "v_to"), ("top", "join", "group"), True,
     ),
     Template(
         "never",
@@ -179,10 +180,10 @@ TEMPLATES = (
     ),
     Template(
         "boss_pay",
-        ("{staff_name} of {staffs} whose {pay} is above {v_pay} and above their boss's?",),
+        ("{staff_name} of {staffs} whose {pay} is above {v_pay} and at least {v_gap} above their boss's?",),
         "SELECT s.{staff_name} FROM {staff} s JOIN {staff} b ON b.{staff_id} = s.{boss} "
-        "WHERE s.{pay} > b.{pay} AND s.{pay} > {v_pay}",
-        ("v_pay",), ("self_join",),
+        "WHERE s.{pay} >= b.{pay} + {v_gap} AND s.{pay} > {v_pay}",
+        ("v_pay", "v_gap"), ("self_join",),
     ),
     Template(
         "reports",
@@ -200,17 +201,19 @@ TEMPLATES = (
     ),
     Template(
         "rank_in_kind",
-        ("{kind}, {title} of the {whats} with the highest {price} below {v_high} in each {kind}, ties all?",),
+        ("{kind}, {title} of the {whats} with the highest {price} of each {kind}, from {v_low} to {v_high}, "
+         "ties all?",),
         "SELECT {kind}, {title} FROM (SELECT {kind}, {title}, rank() OVER (PARTITION BY {kind} "
-        "ORDER BY {price} DESC) AS place FROM {what} WHERE {price} < {v_high}) WHERE place = 1",
-        ("v_high",), ("window", "ties"),
+        "ORDER BY {price} DESC) AS place FROM {what} WHERE {price} BETWEEN {v_low} AND {v_high}) "
+        "WHERE place = 1",
+        ("v_low", "v_high"), ("window", "ties"),
     ),
     Template(
         "above_average",
-        ("{title} of {whats} with {price} above the average of their own {kind} and below {v_high}?",),
-        "SELECT t.{title} FROM {what} t WHERE t.{price} < {v_high} AND t.{price} > "
+        ("{title} of {whats} with {price} over {v_low}, under {v_high}, over the average of their {kind}?",),
+        "SELECT t.{title} FROM {what} t WHERE t.{price} > {v_low} AND t.{price} < {v_high} AND t.{price} > "
         "(SELECT avg(o.{price}) FROM {what} o WHERE o.{kind} = t.{kind})",
-        ("v_high",), ("subquery",),
+        ("v_low", "v_high"), ("subquery",),
     ),
     Template(
         "share",
@@ -235,11 +238,11 @@ TEMPLATES = (
     ),
     Template(
         "second_price",
-        ("{title} of {whats} with the second highest different {price} below {v_high}, ties all?",),
-        "SELECT {title} FROM {what} WHERE {price} = "
-        "(SELECT DISTINCT {price} FROM {what} WHERE {price} < {v_high} "
+        ("{title} of {v_kind} {whats} with the second highest different {price} below {v_high}, ties all?",),
+        "SELECT {title} FROM {what} WHERE {kind} = '{v_kind}' AND {price} = "
+        "(SELECT DISTINCT {price} FROM {what} WHERE {kind} = '{v_kind}' AND {price} < {v_high} "
         "ORDER BY {price} DESC LIMIT 1 OFFSET 1)",
-        ("v_high",), ("subquery", "ties"), unseen=True,
+        ("v_kind", "v_high"), ("subquery", "ties"), unseen=True,
     ),
 )  # fmt: skip
 

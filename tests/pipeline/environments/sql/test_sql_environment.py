@@ -15,6 +15,7 @@ from pipeline.environments.check import check_environment
 from pipeline.environments.play import play
 from pipeline.environments.sql import SqlEnvironment
 from pipeline.errors import ConfigError, JudgeError
+from pipeline.rewards.sql import Sql
 from tests.pipeline.environments.conftest import Run
 from tests.pipeline.environments.scripts import components, listed
 
@@ -117,18 +118,18 @@ def test_ignored_columns_and_several_statements(run: Run, tmp_path: Path) -> Non
     assert played.success
 
 
-def test_the_penalty_is_in_steps_and_leaves_the_raw_success(run: Run, tmp_path: Path) -> None:
-    _, tasks = sql_shop.make_files(tmp_path)
-    environment = SqlEnvironment(databases=tmp_path / "shop.sqlite", tasks=tasks, step_penalty=0.5)
+def test_the_cost_is_in_steps_and_only_the_reward_that_asks_for_it_counts_it(
+    run: Run, shop: SqlEnvironment
+) -> None:
     slow = (
         "WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r LIMIT 5000) "
         "SELECT count(*) FROM customers WHERE city = 'Oslo' AND (SELECT count(*) FROM r) = 5000"
     )
-    played = submit(run, environment, "How many", slow)
-    assert played.reward is not None and played.reward.total == pytest.approx(0.5)
-    assert components(played)["success"] == 1.0 and components(played)["cost_ratio"] > 10
-    quick = submit(run, environment, "How many", "SELECT count(*) FROM customers WHERE city = 'Oslo'")
-    assert quick.reward is not None and quick.reward.total == 1.0
+    task, played = task_of(shop, "How many"), submit(run, shop, "How many", slow)
+    assert played.success and components(played)["cost_ratio"] > 10
+    assert Sql(penalty=0.5).measure(task, played).total == pytest.approx(0.5)
+    quick = submit(run, shop, "How many", "SELECT sum(city = 'Oslo') FROM customers")
+    assert components(quick)["cost_ratio"] == pytest.approx(1.0, abs=0.1)
 
 
 def test_a_broken_verifier_is_no_zero(run: Run, tmp_path: Path) -> None:
