@@ -1,7 +1,8 @@
 """YAML read as the JSON it stands for: what a document or a task file of somebody else holds.
 
 Decides: dates stay text, keys become strings (`200:` is "200"), a repeated key and a value that JSON lacks
-are errors. Every error names the file and the line. Not covered: tags (`!!python/...` is refused) and
+are errors, and so are aliases that multiply without end. Every error names the file, most the line. Not
+covered: tags (`!!python/...` is refused) and
 multiple documents in one file.
 """
 
@@ -15,6 +16,8 @@ import yaml
 
 from data import canonical
 from pipeline.errors import ConfigError, RecordError
+
+_MAX_VALUES = 2_000_000
 
 
 class PlainLoader(yaml.SafeLoader):
@@ -80,6 +83,8 @@ def _parse(text: str, where: str, pick: Callable[[yaml.Node], list[yaml.Node]]) 
         root = loader.get_single_node()
         if root is None:
             raise ConfigError(f"{where} is empty")
+        if _num_values(root, {}) > _MAX_VALUES:
+            raise ConfigError(f"{where} stands for more than {_MAX_VALUES} values; its aliases multiply")
         return [
             (node.start_mark.line + 1, _as_json(loader.construct_object(node, deep=True), where))
             for node in pick(root)
@@ -91,6 +96,19 @@ def _parse(text: str, where: str, pick: Callable[[yaml.Node], list[yaml.Node]]) 
         if isinstance(error, ConfigError):
             raise
         raise ConfigError(f"{where} is not YAML: {error}") from error
+
+
+def _num_values(node: yaml.Node, known: dict[int, int]) -> int:
+    """How many values a node stands for once its aliases are copied. YAMLError where it holds itself."""
+    if id(node) not in known:
+        known[id(node)] = 0
+        inner = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else ()
+        if isinstance(node, yaml.SequenceNode):
+            inner = node.value
+        known[id(node)] = 1 + sum(_num_values(part, known) for part in inner)
+    elif not known[id(node)]:
+        raise yaml.MarkedYAMLError(problem="a value holds itself", problem_mark=node.start_mark)
+    return known[id(node)]
 
 
 def _as_json(value: Any, where: str) -> Any:

@@ -1,8 +1,8 @@
 """An OpenAPI document and a task file as an Environment over a live server.
 
 Decides which options there are and how they fit together. The version is a digest of the document and of
-every option that changes what an agent sees; URLs, credentials and patience are not part of it. Not covered:
-tools that only have a document (`pipeline.environments.simulated`).
+every option that changes what an agent sees; URL, command, credentials and patience are not part of it, nor
+is the server itself. Not covered: tools that only have a document (`pipeline.environments.simulated`).
 """
 
 from __future__ import annotations
@@ -104,9 +104,7 @@ class OpenApiEnvironment:
         shown = [item.spec.model_dump() for item in found.values()]
         kept = {key: list(names) for key, names in self._api.keep.items()}
         source = sources_digest(__name__)
-        self.version = canonical.digest(
-            source, described.digest, shown, kept, list(start), repr(self.limits), length=12
-        )
+        self.version = canonical.digest(source, described.digest, shown, kept, repr(self.limits), length=12)
 
     def tasks(self, split: str) -> Iterator[Task]:
         """The file's tasks of a split, in its order."""

@@ -108,6 +108,15 @@ def test_gold_uses_earlier_results(tmp_path: Path) -> None:
         ("rows: []", "a task file is a list of tasks, or the keys"),
         ("", "is empty"),
         ("- [", "line 1: "),
+        ("a: &a [*a]", "line 1: a value holds itself"),
+        (
+            "a: &a [1,1,1,1,1,1,1,1,1]\n"
+            + "".join(
+                f"{k}: &{k} [{','.join([f'*{j}'] * 9)}]\n"
+                for j, k in zip("abcdefgh", "bcdefghi", strict=True)
+            ),
+            "stands for more than 2000000 values",
+        ),
     ],
 )
 def test_a_wrong_file_is_told_where(tmp_path: Path, text: str, said: str) -> None:
