@@ -29,6 +29,10 @@ CRITERIA: Mapping[str, tuple[float, str]] = {
 """Name to (weight, what a full grade means)."""
 
 
+_TAKEN = ("reasons", "spread", "order_gap", "words")
+"""Names of other parts."""
+
+
 class Judge:
     """Parts: `<criterion>`, `<judge>/<criterion>` (both in [0, 1]), `spread`, `order_gap`, `words`."""
 
@@ -125,10 +129,14 @@ def _criteria(given: Mapping[str, Any]) -> dict[str, tuple[float, str]]:
     for name, value in given.items():
         weight, description = value if isinstance(value, list | tuple) and len(value) == 2 else (1.0, value)
         fits = isinstance(weight, int | float) and not isinstance(weight, bool) and weight > 0
-        if name == "reasons" or not fits or not isinstance(description, str):
+        if not fits or not isinstance(description, str):
             raise ConfigError(
-                f"reward judge: criterion {name!r} must be a description or [weight above 0, description] "
-                f"and not be called 'reasons', got {value!r}"
+                f"reward judge: criterion {name!r} must be a description or [weight above 0, description], "
+                f"got {value!r}"
+            )
+        if name in _TAKEN or "/" in name:
+            raise ConfigError(
+                f"reward judge: a criterion cannot be called {name!r}; not {', '.join(_TAKEN)}, and no '/'"
             )
         found[name] = (float(weight), description)
     return found

@@ -20,6 +20,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from data import canonical
+from data.files import write_atomically
 from data.tasks import Task
 from data.trajectories import RewardBy, RewardComponent, Trajectory
 from pipeline.chat.base import Chat
@@ -35,6 +37,8 @@ STRICTNESS = (
     "Be strict: only what is exact, complete and supported by the record counts as fully shown.",
 )
 """Told to judges while fewer than 30 %, fewer than 70 %, and more of the last episodes succeed."""
+_RECENT = "success.json"
+"""Where a directory keeps the success rates of the last groups."""
 _WINDOW = 32
 """Groups that the success rate is taken over."""
 
@@ -70,7 +74,9 @@ class Rubrics:
         self.new_rubrics, self.max_active, self.state_dir = new_rubrics, max_active, state_dir
         self.evolving_strictness = strictness == "evolving"
         self._books: dict[str, RubricBook] = {}
-        self._recent: deque[float] = deque(maxlen=_WINDOW)
+        stored = None if state_dir is None else state_dir / _RECENT
+        known = canonical.loads(stored.read_text(encoding="ascii")) if stored and stored.is_file() else ()
+        self._recent: deque[float] = deque(known, maxlen=_WINDOW)
 
     async def score(self, task: Task, group: Sequence[Trajectory]) -> list[Score]:
         """See `RewardFunction.score`."""
@@ -175,6 +181,8 @@ class Rubrics:
         outcomes = [bool(item.success) for item in group if item.reward is not None]
         if outcomes:
             self._recent.append(sum(outcomes) / len(outcomes))
+        if self.state_dir is not None:
+            write_atomically(self.state_dir / _RECENT, canonical.dumps(list(self._recent)))
 
     def _path(self, task: Task) -> Path | None:
         return None if self.state_dir is None else self.state_dir / "rubrics" / f"{task.task_id}.json"

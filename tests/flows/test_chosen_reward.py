@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from data.store import Store
+from flows.stages.recipe import GrpoSection
+from flows.stages.rewards import choose_reward
+from flows.stages.train import step_line
+from pipeline.environments.registry import load_environment
 from pipeline.rewards.base import chosen_total
+from rl.results import StepMetrics
 from tests.flows.lab import recipe, trajsmith, write_recipe
 
 COST = {"name": "tool_cost", "weight": 0.1}
@@ -54,3 +62,28 @@ def test_a_wrong_reward_is_refused_before_any_episode(tokenizer: Path, workplace
         and "did you mean 'tool_cost'" in done.err
     )
     assert not list(Path("runs/small").glob("eval/*/journal/*"))
+
+
+def test_the_recipes_reward_is_made_with_the_gold_it_needs(tmp_path: Path) -> None:
+    environment = load_environment("counter")
+    tasks = list(islice(environment.tasks("train"), 3))
+
+    def choose(row: dict[str, Any]) -> Any:
+        return asyncio.run(choose_reward(row, environment=environment, tasks=tasks, state_dir=tmp_path))
+
+    assert choose(GrpoSection().reward) is None
+    chosen = choose(COST)
+    assert set(chosen.reward.gold) == set(chosen.tasks) == {task.task_id for task in tasks}
+    assert not chosen.waits and choose({"name": "end_state", "state": "value"}).reward.state == "value"
+    judged = choose({"name": "rubrics", "judges": [{"url": "http://127.0.0.1:1", "model": "m"}]})
+    assert judged.waits and judged.reward.state_dir == tmp_path
+
+
+def test_the_status_line_shows_success_and_giving_up_beside_a_chosen_reward() -> None:
+    numbers = dict.fromkeys(
+        ("loss", "trained_tokens", "row_tokens", "computed_tokens", "grad_norm", "learning_rate"), 0
+    )
+    plain = StepMetrics(step=1, total_steps=2, train_seconds=1.0, trajectories=8, reward_mean=0.25, **numbers)
+    assert step_line("grpo", plain).endswith("reward 0.25, flat groups 0%")
+    shown = replace(plain, success_rate=0.5, reward_parts={"early_finish": 0.125}, judge_failures=2)
+    assert step_line("grpo", shown).endswith(", success 50%, early finish 12%, 2 judgements failed")

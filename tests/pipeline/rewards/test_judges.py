@@ -117,6 +117,12 @@ def test_judges_that_disagree_give_no_score_and_one_alone_cannot_agree() -> None
         Judge(judges=judges[:1], max_spread=0.5)
     with pytest.raises(ConfigError, match="at least one judge"):
         Judge(judges=[])
+    for criteria, message in (
+        ({"words": "many"}, "cannot be called"),
+        ({"done": [0, "x"]}, "weight above 0"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            Judge(judges=judges, criteria=criteria)
     with pytest.raises(ConfigError, match="different names, got judge_a, judge_a"):
         Judge(judges=[judges[0], judges[0]])
 
@@ -317,12 +323,15 @@ def test_a_retired_rubric_never_comes_back_and_a_unanimous_group_retires_none() 
     assert agreement([1, 2, 3], [1, 3, 2]) == pytest.approx(2 / 3) and agreement([1, 1], [1, 2]) is None
 
 
-def test_judges_become_strict_as_success_rises() -> None:
+def test_judges_become_strict_as_success_rises(tmp_path: Path) -> None:
     seen: list[str] = []
-    reward = Rubrics(judges=[chat(evolving(seen))], new_rubrics=0, strictness="evolving")
+    row = {"judges": [chat(evolving(seen))], "new_rubrics": 0, "strictness": "evolving"}
+    reward = Rubrics(**row, state_dir=tmp_path)  # type: ignore[arg-type]
     first, second = episode("a"), episode("b", reward=1.0, index=1)
     assert parts(scores(reward, first, second)[0])["strictness"] == 0.0 and STRICTNESS[0] in seen[0]
     assert parts(scores(reward, first, second)[0])["strictness"] == 2.0 and STRICTNESS[2] in seen[-1]
+    resumed = Rubrics(**row, state_dir=tmp_path)  # type: ignore[arg-type]
+    assert parts(scores(resumed, first, second)[0])["strictness"] == 2.0
 
 
 def test_a_failed_rubric_judge_gives_no_score() -> None:
