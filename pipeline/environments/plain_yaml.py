@@ -2,8 +2,7 @@
 
 Decides: dates stay text, keys become strings (`200:` is "200"), a repeated key and a value that JSON lacks
 are errors, and so are aliases that multiply without end. Every error names the file, most the line. Not
-covered: tags (`!!python/...` is refused) and
-multiple documents in one file.
+covered: tags (`!!python/...` is refused), several documents in one file.
 """
 
 from __future__ import annotations
