@@ -5,12 +5,13 @@
 
 verl's tool classes cannot carry a stateful environment: its own loop creates and releases an instance for
 every single call. So the whole loop is replaced. Tokens come from verl's server manager and go back
-untouched, with the mask of our spans and the sampled log-probs; `reward_score` is the verifier's total. A rollout that
-the infrastructure broke is played again; broken again it raises, because verl has no row without a reward.
+untouched, with the mask of our spans and the sampled log-probs; `reward_score` is the verifier's total. A
+rollout that the infrastructure broke is played again; broken again it raises, because verl has no row
+without a reward.
 
 Written to the interface of verl/experimental/agent_loop (AgentLoopBase.run, AgentLoopOutput) and tested
-against a stand-in of it; verl itself needs a GPU and was not run. Not covered: context policies that start a new
-segment (verl takes one token stream), images, verl's own reward functions.
+against a stand-in of it; verl itself needs a GPU and was not run. Not covered: context policies that start a
+new segment (verl takes one token stream), images, verl's own reward functions.
 """
 
 from __future__ import annotations
