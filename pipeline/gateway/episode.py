@@ -31,7 +31,7 @@ from pipeline.rollout_author import EpisodeEnd, trusted
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The replies to one request, best seen as one row per choice."""
+    """The replies to one request, one per choice."""
 
     mark: str
     """Short digest of the request: part of reply and call ids."""

@@ -29,6 +29,8 @@ class Line:
     parent: int
     """Number of the line that this one leaves, 0 for a conversation; -1 for the main line."""
     is_branch: bool
+    name: str = "main"
+    """Equal names of two rollouts of a task are comparable: the n-th conversation begun, the n-th branch."""
 
     @property
     def cut_off(self) -> bool:
@@ -87,7 +89,7 @@ class Line:
 
 
 def make_lines(exchanges: Sequence[Exchange], *, final: Exchange | None = None) -> list[Line]:
-    """All lines, the main one first, then in the order in which their last replies were asked for."""
+    """All lines: the main one, then by their last replies, the latest first."""
     if not exchanges:
         return []
     main = final or max(exchanges, key=lambda one: (one.number, -one.choice))
@@ -96,6 +98,7 @@ def make_lines(exchanges: Sequence[Exchange], *, final: Exchange | None = None) 
     owner: dict[Exchange, int] = {}
     roots: list[Exchange] = []
     lines = []
+    first = sorted({end.path()[0].number for end in ends})
     for number, end in enumerate(ends):
         path = end.path()
         own = [one for one in path if one not in owner]
@@ -105,8 +108,12 @@ def make_lines(exchanges: Sequence[Exchange], *, final: Exchange | None = None) 
         parent = shared[-1] if shared else sibling
         owner |= dict.fromkeys(own, number)
         roots.append(path[0])
-        is_branch = number > 0 and parent is not None
-        lines.append(Line(tuple(path), tuple(own), -1 if number == 0 else parent or 0, is_branch))
+        is_branch = parent is not None
+        name = f"branch {number}" if is_branch else f"conversation {first.index(path[0].number)}"
+        if number == 0:
+            lines.append(Line(tuple(path), tuple(own), -1, False))
+        else:
+            lines.append(Line(tuple(path), tuple(own), parent or 0, is_branch, name))
     return lines
 
 

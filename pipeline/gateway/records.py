@@ -87,7 +87,7 @@ class Recorder:
         else:
             end = EpisodeEnd(main.termination, main.blame, main.error)
         record = self.main(episode, line, end)
-        group = canonical.digest("line", main.group_id, len(before), length=24)
+        group = canonical.digest("line", main.group_id, line.name, length=24)
         update = {
             "group_id": group,
             "trajectory_id": make_trajectory_id(group, record.rollout_index),

@@ -7,12 +7,16 @@ import json
 from typing import Any
 
 from data.trajectories import Blame, SpanKind, Termination
-from pipeline.engines.base import Completion, FinishReason
-from pipeline.errors import EngineError
+from pipeline.engines.base import Completion, FinishReason, Sampling
+from pipeline.errors import ConfigError, EngineError, StoreError
+from pipeline.gateway.asks import Ask
+from pipeline.gateway.chat import read_messages
+from pipeline.gateway.gateway import Gateway
+from pipeline.renderers.chatml import ChatMLRenderer
 from rl.audit import audit
 from rl.rows import grpo_rows, sft_rows
 from tests.pipeline.gateway.conftest import LOOK, LOOK_A, result, sampled, user
-from tests.pipeline.rollout_world import call_text, make_task, spoken
+from tests.pipeline.rollout_world import Speaker, call_text, make_task, spoken
 
 START = [{"role": "system", "content": "Be brief."}, user("Find it.")]
 
@@ -453,3 +457,57 @@ def test_rollouts_of_one_task_share_a_group_and_never_an_id(serve: Any) -> None:
     assert len({one.group_id for one in trajectories}) == 1
     assert len({one.trajectory_id for one in trajectories}) == 40
     assert {one.turns[2].text for one in trajectories} == {f"n{n}" for n in range(40)}
+
+
+def test_an_episode_ends_once_however_many_close_it(serve: Any) -> None:
+    async def play() -> Any:
+        async with serve(["done"]) as desk:
+            await desk.open()
+            await desk.chat(START)
+            closed = await asyncio.gather(
+                *(desk.close(reward=1.0) for _ in range(5)), desk.gateway.stop(), return_exceptions=True
+            )
+            return closed, desk.trajectories
+
+    closed, trajectories = asyncio.run(play())
+    assert len(trajectories) == 1 and all(one == closed[0] for one in closed[:5])
+
+
+def test_a_format_that_cannot_extend_shows_everything_anew(renderer: Any) -> None:
+    class Rigid(ChatMLRenderer):
+        def extend(self, sampled: Any, turns: Any, *, first_turn: int) -> Any:
+            raise ConfigError("cannot extend")
+
+    async def play() -> Any:
+        rigid = Rigid(renderer.vocabulary)
+        gateway = Gateway(Speaker(rigid, [LOOK_A, "done"]), renderer=rigid)
+        opened = await gateway.open(make_task())
+        turns = read_messages(START)
+        first = (await gateway.ask(opened.key, Ask(turns, (), Sampling()))).choices[0]
+        going_on = (*turns, first.turn, *read_messages([user("on")]))
+        await gateway.ask(opened.key, Ask(going_on, (), Sampling()))
+        return await gateway.close(opened.key, reward=1.0)
+
+    (trajectory,) = asyncio.run(play())
+    assert len(trajectory.segments) == 2 and len(trajectory.turns) == 5
+    audit([trajectory], stop_token_ids=renderer.stop_token_ids).refuse()
+
+
+def test_a_store_that_is_full_loses_nothing(serve: Any) -> None:
+    async def play() -> Any:
+        async with serve(["done"]) as desk:
+            await desk.open()
+            await desk.chat(START)
+            keep, full = desk.gateway._emit, [True]
+
+            def emit(record: Any) -> None:
+                if full.pop() if full else False:
+                    raise StoreError("the disk is full")
+                keep(record)
+
+            desk.gateway._emit = emit
+            refused = await desk.post("/episodes/ep/close", {"reward": 1.0})
+            return refused.status_code, await desk.close(reward=1.0), desk.trajectories
+
+    status, closed, trajectories = asyncio.run(play())
+    assert status == 503 and closed["reward"] == 1.0 and len(trajectories) == 1
