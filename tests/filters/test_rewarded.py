@@ -11,7 +11,7 @@ from data.errors import ConfigError
 from data.trajectories import RewardBy, Trajectory
 from data.verdicts import Verdict
 from filters import build_filters
-from filters.base import run_filters
+from filters.base import ItemFilter, Judgement, run_filters
 from filters.rewarded import Rewarded
 from pipeline.rewards.base import Score, chosen_total
 from tests.pipeline.rewards.samples import episode, task
@@ -88,3 +88,27 @@ def test_wrong_settings_are_refused() -> None:
         build_filters([{"name": "reward", "reward": {"name": "cod"}}], tasks={}.get)
     with pytest.raises(ConfigError, match="must be a number, got NaN"):
         Rewarded(tasks={}.get, reward={"name": "verified"}, threshold=float("nan"))
+
+
+def test_parts_survive_a_chain_that_reads_the_pool_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Counting(ItemFilter):
+        """A later filter that needs the whole pool first."""
+
+        name = "counting"
+
+        def measure(self, trajectories: Any) -> None:
+            """Read it."""
+            self.seen = [chosen_total(item, "fake") for item in trajectories]
+
+        def judge(self, trajectory: Trajectory) -> Judgement:
+            """Keep."""
+            return Judgement(True)
+
+    judge = FakeJudge()
+    monkeypatch.setattr("filters.rewarded.build_reward", lambda row, gold: judge)
+    chain = [Rewarded(tasks=TASKS.get, reward={"name": "fake"}, threshold=0.2), counting := Counting()]
+    pool = [of_task(episode(ROME, index=index)) for index in range(3)]
+    verdicts: list[Verdict] = []
+    kept = list(run_filters(pool, chain, verdicts.append))
+    assert [chosen_total(item, "fake") for item in kept] == counting.seen == [0.25, 0.25]
+    assert judge.asked == 3 and len(verdicts) == 5

@@ -13,7 +13,7 @@ import pytest
 from data.errors import ConfigError
 from data.tasks import Task
 from data.trajectories import Origin, RewardBy, Termination, Trajectory
-from pipeline.errors import JudgeError
+from pipeline.errors import BudgetExceededError, JudgeError
 from pipeline.renderers.load import load_renderer
 from pipeline.rewards import build_reward
 from pipeline.rewards.base import Score, chosen_total
@@ -146,3 +146,16 @@ def test_the_mean_of_each_part_is_logged() -> None:
     group = [_stored(task, 0, reward=1.0), _stored(task, 1, reward=0.0), _stored(task, 2, reward=None)]
     scored = asyncio.run(chosen.rescored(group))
     assert chosen.parts(scored) == {"early_finish": 0.5, "success": 0.5, "tool_cost": 0.0}
+
+
+def test_a_used_up_budget_stops_the_run_and_keeps_the_rollouts(tiny: Path, tmp_path: Path) -> None:
+    class Spent(Last):
+        async def score(self, task: Task, group: Sequence[Trajectory]) -> list[Score]:
+            raise BudgetExceededError("the chat budget of 5 calls is used up")
+
+    seen: list[Trajectory] = []
+    source, reward = _online(tiny, TorchEngine(tiny), seen), Spent(by=RewardBy.MODEL)
+    source.chosen = _chosen(reward, source.tasks)
+    with pytest.raises(BudgetExceededError, match="of 5 calls"):
+        _train(source, tiny, tmp_path / "o")
+    assert len(seen) == 8 and all(item.reward is not None for item in seen) and reward.closed == 1
