@@ -35,10 +35,14 @@ def play(turns: Sequence[Turn], tools: Sequence[ToolSpec]) -> str:
     return json.dumps(reply)
 
 
+def make_chat() -> ScriptedChat:
+    return ScriptedChat(play)
+
+
 def load(**options: Any) -> SimulatedEnvironment:
     return SimulatedEnvironment(
         name="kitchen",
-        chat=ScriptedChat(play),
+        chat=make_chat(),
         tools=HERE / "simulated_tools.yaml",
         tasks=HERE / "simulated_tasks.yaml",
         guidance="A recipe box with a weekly meal plan.",

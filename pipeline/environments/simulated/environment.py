@@ -196,10 +196,11 @@ def load_chat(chat: Chat | str | Mapping[str, Any]) -> Chat:
             return OpenAIChat(**chat)
         except TypeError as error:
             raise ConfigError(f"chat options {sorted(chat)}: {error}") from error
-    if not isinstance(chat, str):
-        return chat
-    made: Chat = load_dotted(chat, what="chat")()
-    return made
+    made: Any = load_dotted(chat, what="chat")() if isinstance(chat, str) else chat
+    if not hasattr(made, "reply"):
+        raise ConfigError(f"chat {chat!r} is a {type(made).__name__}, which has no `reply`; name a Chat")
+    known: Chat = made
+    return known
 
 
 def load(**options: Any) -> SimulatedEnvironment:

@@ -280,6 +280,8 @@ def test_wrong_options_are_told(make: Any, tmp_path: Path) -> None:
         make(chat, document="a.yaml")
     with pytest.raises(ConfigError, match=r"chat 'nope' is no dotted path"):
         make("nope")
+    with pytest.raises(ConfigError, match=r"chat 'json:JSONDecoder' is a JSONDecoder, which has no `reply`"):
+        make("json:JSONDecoder")
     with pytest.raises(ConfigError, match=r"chat options \['model', 'speed', 'url'\]"):
         make({"url": "http://127.0.0.1:9", "model": "m", "speed": 3})
     with pytest.raises(ConfigError, match="with one of equals, contains, absent"):
