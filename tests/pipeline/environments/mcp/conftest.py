@@ -52,6 +52,7 @@ def make(tmp_path: Path) -> Make:
             "stdio": {"command": [sys.executable, SERVER, "stdio"]},
         }
         where = forms.get(kind, {"url": kind})
+        options = {"start_seconds": 110} | options  # a busy machine starts processes slowly
         environment = McpEnvironment(tasks=str(tmp_path / "tasks.yaml"), **where, **options)
         environment.media = MediaStore(tmp_path / "media")
         return environment

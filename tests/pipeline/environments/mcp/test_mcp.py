@@ -24,7 +24,7 @@ from pipeline.environments.mcp.environment import McpEnvironment
 from pipeline.environments.play import make_trajectory, play
 from pipeline.errors import ConfigError, EnvironmentFailure, JudgeError
 from pipeline.renderers.chatml import ChatMLRenderer
-from pipeline.rollout import RolloutSettings, rollout
+from pipeline.rollout import Deadlines, RolloutSettings, rollout
 from tests.pipeline.environments.conftest import Run
 from tests.pipeline.environments.mcp.bench_server import PNG
 from tests.pipeline.environments.mcp.conftest import BUILD, SERVER, Make
@@ -217,7 +217,7 @@ def test_rollouts_on_a_process(
             engine=Speaker(renderer, script),
             renderer=renderer,
             sampling=Sampling(max_tokens=200),
-            settings=RolloutSettings(),
+            settings=RolloutSettings(deadlines=Deadlines(open=100, tool=100, verify=100)),
         )
     )
     assert (trajectory.reward.total if trajectory.reward else None) == reward
