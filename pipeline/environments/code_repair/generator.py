@@ -199,10 +199,11 @@ def _plan(task: Task) -> Plan:
     private, files = task.private_value(), task.state_value()["files"]
     defect = defects_of(task.template)[private["defect"]]
     path = list(files)[private["broken"]]
+    where = {"path": path} if len(files) > 1 else {}
     if Level.FUNCTION not in task.tags:
         yield call("run_tests")
     yield call("read_file", path=path)
     for edit in repairs(defect, mapping(defect.program, private["choices"]), files[path]):
-        yield call("edit", old=edit.old, new=edit.new)
+        yield call("edit", old=edit.old, new=edit.new, **where)
         yield call("run_tests")
     yield call("finish")

@@ -12,12 +12,13 @@ import pytest
 
 from pipeline.environments.code_repair import CodeRepair, load
 from pipeline.environments.code_repair.build import MAX_PER_SITE, try_mutants
-from pipeline.environments.code_repair.generator import pools, split_of
+from pipeline.environments.code_repair.generator import make_task, pools, split_of
 from pipeline.environments.code_repair.mutants import Defect, defects_of
 from pipeline.environments.code_repair.mutations import Mutation, apply, proposals
 from pipeline.environments.code_repair.program import cases_of, reference, renamed
 from pipeline.environments.code_repair.programs import PROGRAMS, SEEN, UNSEEN
-from pipeline.environments.code_repair.workspace import mapping, repairs
+from pipeline.environments.code_repair.session import RepairSession
+from pipeline.environments.code_repair.workspace import Level, mapping, repairs
 from pipeline.errors import ConfigError
 from tests.pipeline.environments.conftest import Run
 from tests.pipeline.environments.oracles import ORACLES
@@ -131,6 +132,22 @@ def test_no_mutation_is_in_two_splits(repair_world: CodeRepair) -> None:
                 for mutation in defects_of(name)[index].mutations:
                     where.setdefault(mutation, set()).add(split)
         assert {len(splits) for splits in where.values()} == {1}, name
+
+
+def test_the_edits_of_gold_restore_the_programs(repair_world: CodeRepair) -> None:
+    """Without running anything: that the restored code passes is known."""
+    rng = random.Random(8)
+    for name, program in PROGRAMS.items():
+        for level, index in itertools.product(Level, rng.sample(range(len(defects_of(name))), 4)):
+            task = make_task(name, index, "train", level=level, variant=rng.randrange(9))
+            session, gold = RepairSession(task), repair_world.gold(task)
+            private = task.private_value()
+            while turn := gold.next_turn([]):
+                [made] = turn.tool_calls
+                if made.name == "edit":
+                    assert session.edit(**made.parsed_arguments()) == "patch applied", task.task_id
+            text = list(session.state["files"].values())[private["broken"]]
+            assert renamed(program.source, mapping(program, private["choices"])) in text, task.task_id
 
 
 def test_a_pair_across_splits_is_in_none() -> None:
