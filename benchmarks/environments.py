@@ -16,7 +16,7 @@ from statistics import mean
 
 from pipeline.environments.base import Environment
 from pipeline.environments.play import play
-from pipeline.environments.registry import ENVIRONMENTS, load_environment
+from pipeline.environments.registry import BROUGHT, ENVIRONMENTS, load_environment
 from pipeline.renderers.load import load_renderer
 
 MODEL_DIR = Path.home() / ".cache/trajsmith/models/smollm2-135m-instruct"
@@ -74,7 +74,7 @@ async def time_session(environment: Environment) -> tuple[float, float]:
 
 async def main(model_dir: Path) -> None:
     """Print both tables."""
-    for name in ENVIRONMENTS:
+    for name in sorted(set(ENVIRONMENTS) - BROUGHT):
         environment = load_environment(name)
         opened, called = await time_session(environment)
         print(f"{name}: open+close {opened * 1e6:.1f} us, call {called * 1e6:.1f} us")

@@ -42,8 +42,6 @@ class EnvironmentSection(Section):
     name: str = "travel_desk"
     """A shipped name or `package.module:factory`."""
     options: dict[str, Any] = {}
-    faults: dict[str, float] = {}
-    """Kind of fault to its rate per call (`pipeline.environments.faults`); drawn from the recipe's seed."""
 
 
 class PolicySection(Section):

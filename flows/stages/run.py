@@ -16,7 +16,6 @@ from data.media import FOLDER, MediaStore
 from data.store import Store
 from flows.stages.recipe import GROWING, VOLATILE, Recipe
 from pipeline.environments.base import Environment
-from pipeline.environments.faults import with_faults
 from pipeline.environments.registry import load_environment
 from pipeline.errors import ConfigError
 
@@ -31,12 +30,14 @@ def open_run(recipe: Recipe, runs: Path) -> Store:
 
 
 def environment_of(recipe: Recipe, *, root: Path | None = None) -> Environment:
-    """The recipe's environment, with its faults where it names any; media go to the run directory `root`."""
+    """The recipe's environment; media that its tools answer go to the run directory `root`."""
     environment = load_environment(recipe.environment.name, **recipe.environment.options)
-    if root is not None and hasattr(environment, "media"):
-        environment.media = MediaStore(root / FOLDER)
-    faults = recipe.environment.faults
-    return with_faults(environment, faults, seed=recipe.seed) if faults else environment
+    world: Any = environment
+    while hasattr(world, "inner"):
+        world = world.inner
+    if root is not None and hasattr(world, "media"):
+        world.media = MediaStore(root / FOLDER)
+    return environment
 
 
 def refuse_other_version(store: Store, environment: Environment) -> None:

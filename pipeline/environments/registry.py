@@ -6,11 +6,13 @@ import importlib
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from pipeline.environments.base import Environment
 from pipeline.environments.cassette import with_cassette
+from pipeline.environments.faults import with_faults
 from pipeline.errors import ConfigError, TrajsmithError
 
 ENVIRONMENTS = {
@@ -21,6 +23,9 @@ ENVIRONMENTS = {
     "search_desk": "pipeline.environments.search_desk:load",
     "code_repair": "pipeline.environments.code_repair:load",
     "python_math": "pipeline.environments.python_math:load",
+    "mcp": "pipeline.environments.mcp:load",
+    "openapi": "pipeline.environments.openapi:load",
+    "simulated": "pipeline.environments.simulated:load",
     "sql": "pipeline.environments.sql:load",
     "trl_class": "pipeline.environments.adapters.trl_class:load",
     "nemo_gym": "pipeline.environments.adapters.nemo_gym:load",
@@ -30,24 +35,26 @@ ENVIRONMENTS = {
     "tau2": "pipeline.environments.tau2:load",
 }
 """Name to factory; loaded only when asked for."""
-BROUGHT = frozenset({"sql", "trl_class", "nemo_gym"})
+BROUGHT = frozenset({"mcp", "openapi", "simulated", "sql", "trl_class", "nemo_gym"})
 """Of these, the ones that stand for what a user brings: without options there is nothing to load."""
 
 
 def load_environment(name: str, **options: Any) -> Environment:
     """The environment `name`, made with `options`. Raises ConfigError naming what exists or what is wrong.
 
-    The option `cassette`, e.g. `{"path": "news.jsonl", "mode": "replay"}`, is no factory's: it holds the
-    arguments of `cassette.with_cassette`, and every environment takes it.
+    Two options are no factory's, and every environment takes them: `cassette`, e.g. `{"path": "news.jsonl",
+    "mode": "replay"}`, the arguments of `with_cassette`; and `faults`, e.g. `{"rates": {"busy": 0.1}}`, those
+    of `with_faults`, whose tools then break before the cassette is asked.
     """
-    tape = options.pop("cassette", None)
+    wrappers: dict[str, Callable[..., Environment]] = {"cassette": with_cassette, "faults": with_faults}
+    given = {key: options.pop(key) for key in wrappers if key in options}
     environment = _made(name, options)
-    if tape is None:
-        return environment
-    try:
-        return with_cassette(environment, **tape)
-    except TypeError as error:
-        raise ConfigError(f"environment {name!r}: option cassette: {error}") from error
+    for key, arguments in given.items():
+        try:
+            environment = wrappers[key](environment, **arguments)
+        except TypeError as error:
+            raise ConfigError(f"environment {name!r}: option {key}: {error}") from error
+    return environment
 
 
 def _made(name: str, options: dict[str, Any]) -> Environment:

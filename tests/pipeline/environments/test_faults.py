@@ -1,4 +1,4 @@
-"""Injected faults: drawn by seed, never a reward where they are infrastructure, seen where they are the world's."""
+"""Injected faults: drawn by seed, no reward where they are infrastructure, seen where the world's."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ import pytest
 
 from data.messages import ToolStatus
 from data.trajectories import Termination, Trajectory
-from flows.stages.recipe import parse_recipe
-from flows.stages.run import environment_of
 from flows.stages.scripted import ScriptedPolicy
 from pipeline.engines.base import Sampling
 from pipeline.environments.base import Environment
@@ -189,11 +187,10 @@ def test_a_thousand_broken_episodes_leave_nothing_behind(tokenizer: Path) -> Non
     assert clean.num_open == 0  # type: ignore[attr-defined]
 
 
-def test_a_recipe_names_the_faults() -> None:
-    recipe = parse_recipe(
-        {"name": "x", "seed": 3, "environment": {"name": "counter", "faults": {"busy": 0.2}}}
-    )
-    environment = environment_of(recipe)
+def test_every_environment_takes_faults_as_an_option() -> None:
+    environment = load_environment("counter", faults={"rates": {"busy": 0.2}, "seed": 3})
     assert isinstance(environment, FaultyEnvironment)
     assert (environment.rates, environment.seed, environment.name) == ({"busy": 0.2}, 3, "counter")
     assert environment.version != load_environment("counter").version
+    with pytest.raises(ConfigError, match=r"option faults: .*'rate'"):
+        load_environment("counter", faults={"rate": {"busy": 0.2}})
