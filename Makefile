@@ -13,7 +13,7 @@ SEED ?= 0
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve-setup bfcl-setup demo prove check test clean
+.PHONY: help setup serve-setup bfcl-setup tau2-setup demo prove check test clean
 
 help:  ## Show these targets
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -26,6 +26,9 @@ serve-setup:  ## Install the model server into .venv-serve (vllm on an NVIDIA ma
 
 bfcl-setup: setup  ## Add the BFCL multi-turn worlds to .venv
 	@bash scripts/bfcl_setup.sh
+
+tau2-setup: setup  ## Add the tau2 domains to .venv
+	@bash scripts/tau2_setup.sh
 
 demo: setup serve-setup  ## The main job on a real model: base, SFT, curation, GRPO, evaluation
 	$(BIN)/trajsmith demo $(DEMO_ARGS)
@@ -41,7 +44,7 @@ check: setup  ## Format, lint, types, import layers, layout guards, documents
 	$(BIN)/python scripts/check_docs.py
 	$(BIN)/python -m pytest -q tests/test_layout.py
 
-test: setup serve-setup bfcl-setup  ## All tests, those on a real model server included
+test: setup serve-setup bfcl-setup tau2-setup  ## All tests, those on a real model server included
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 clean:  ## Remove both environments and the caches; runs/ stays
