@@ -110,7 +110,14 @@ class RecordedEpisode:
         if task is None:
             task = self._asked[key] = asyncio.create_task(self._sample(ask))
             task.add_done_callback(lambda done: self._finished(key, done))
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not task.cancelled():
+                raise
+            raise RequestError(
+                f"episode {self.key} was closed meanwhile", status=409, code="episode_closed"
+            ) from None
 
     @property
     def failed(self) -> bool:

@@ -302,7 +302,7 @@ class Gateway:
         if episode.ending is not None and end.termination.has_reward:
             end = episode.ending
         elif not lines and end.termination.has_reward:
-            end = EpisodeEnd(Termination.CANCELLED, Blame.NONE, "the harness asked for nothing")
+            end = EpisodeEnd(Termination.CANCELLED, Blame.NONE, "no reply was ever given")
         elif episode.failed and end.termination is Termination.CANCELLED:
             end = episode.ending or end
         main = self._recorder.main(episode, lines[0] if lines else None, end)

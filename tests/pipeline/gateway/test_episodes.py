@@ -222,6 +222,20 @@ def test_a_request_whose_asker_is_gone_is_finished_and_kept(serve: Any, renderer
     assert asyncio.run(play()) == ("late", 1)
 
 
+def test_closing_cuts_what_is_being_sampled(serve: Any) -> None:
+    async def play() -> Any:
+        async with serve([TimeoutError()]) as desk:
+            await desk.open()
+            waiting = asyncio.create_task(desk.raw(START))
+            while not desk.engine.prompts:
+                await asyncio.sleep(0)
+            closed = await desk.close(reward=0.0)
+            return (await waiting).status_code, closed
+
+    status, closed = asyncio.run(play())
+    assert (status, closed["termination"], closed["reward"]) == (409, "cancelled", None)
+
+
 def test_parallel_continuations_are_branches_that_train_their_own_tokens_only(
     serve: Any, renderer: Any
 ) -> None:
