@@ -2,7 +2,8 @@
 
 Values are plain YAML (JSON types). A *volatile* key, a dotted path such as "engine.url", may change from
 one invocation to the next without making another run of it; so may everything below that path. A *growing*
-key, such as "synth.*.tasks" where * stands for any one name, holds a number that may become larger.
+key, such as "synth.*.tasks" where * stands for any one name, holds a number that may become larger. A key
+that the stored recipe lacks, because it was written before the key existed, had its *default* then.
 """
 
 from __future__ import annotations
@@ -38,11 +39,17 @@ def read_recipe(root: Path) -> dict[str, Any]:
 
 
 def settle_recipe(
-    root: Path, recipe: Mapping[str, Any], *, volatile: Collection[str] = (), growing: Collection[str] = ()
+    root: Path,
+    recipe: Mapping[str, Any],
+    *,
+    volatile: Collection[str] = (),
+    growing: Collection[str] = (),
+    defaults: Mapping[str, Any] | None = None,
 ) -> None:
     """Write the recipe of a new run, or check it against the one of the run that is there.
 
-    ConfigError with every differing key that is neither volatile nor a growing one that grew.
+    ConfigError with every differing key that is neither volatile, nor a growing one that grew, nor absent
+    from the stored recipe and now at its default. `defaults` is shaped like a recipe; * is any one name.
     """
     import yaml
 
@@ -53,10 +60,13 @@ def settle_recipe(
     path = root / FILE
     if path.exists():
         stored = read_recipe(root)
+        usual = _flatten(canonical.loads(canonical.dumps(dict(defaults or {}))))
         changes = [
             f"  {key}: {was} -> {now}"
             for key, was, now in _differences(stored, wanted)
-            if not _is_volatile(key, volatile) and not _has_grown(key, was, now, growing)
+            if not _is_volatile(key, volatile)
+            and not _has_grown(key, was, now, growing)
+            and not (was == _ABSENT and any(_fits(key, path) and now == usual[path] for path in usual))
         ]
         if changes:
             raise ConfigError(_refusal(root, changes))
@@ -87,14 +97,16 @@ def _is_volatile(key: str, volatile: Collection[str]) -> bool:
 
 
 def _has_grown(key: str, was: str, now: str, growing: Collection[str]) -> bool:
-    names = key.split(".")
-    patterns = [pattern.split(".") for pattern in growing]
-    grows = any(
-        len(pattern) == len(names)
-        and all(part in ("*", name) for part, name in zip(pattern, names, strict=True))
-        for pattern in patterns
-    )
+    grows = any(_fits(key, pattern) for pattern in growing)
     return grows and was.isdecimal() and now.isdecimal() and int(now) > int(was)
+
+
+def _fits(key: str, pattern: str) -> bool:
+    """Whether the dotted key is the pattern's, in which * stands for any one name."""
+    names, parts = key.split("."), pattern.split(".")
+    return len(parts) == len(names) and all(
+        part in ("*", name) for part, name in zip(parts, names, strict=True)
+    )
 
 
 def _refusal(root: Path, changes: list[str]) -> str:

@@ -66,12 +66,14 @@ class Store:
         *,
         volatile: Collection[str] = (),
         growing: Collection[str] = (),
+        defaults: Mapping[str, Any] | None = None,
     ) -> Self:
         """Open `root` for writing, making it if need be; clears up what a killed writer left half-made.
 
         `volatile` names the dotted recipe keys that may differ from the stored recipe, `growing` those whose
-        number may be larger (see `data.recipe`). ConfigError where another key differs, StoreError where
-        another process writes or the journal is damaged.
+        number may be larger, `defaults` the values of keys that an older recipe lacks (see `data.recipe`).
+        ConfigError where another key differs, StoreError where another process writes or the journal is
+        damaged.
         """
         root = Path(root)
         with disk_errors(root, safe="nothing was changed"):
@@ -81,7 +83,7 @@ class Store:
                 raise ConfigError(f"{root} is not a directory; name another run directory") from None
             store = cls(root, WriterLock(root))
         try:
-            recipe.settle_recipe(root, recipe_, volatile=volatile, growing=growing)
+            recipe.settle_recipe(root, recipe_, volatile=volatile, growing=growing, defaults=defaults)
             store._recover()
         except BaseException:
             store.close()

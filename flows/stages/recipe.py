@@ -148,6 +148,12 @@ class Recipe(Section):
     evaluate: EvalSection = EvalSection()
 
 
+def default_recipe() -> dict[str, Any]:
+    """What a key has where a recipe does not name it; `synth.*` stands for any synthesis."""
+    synth = SynthSection(synthesizer="", tasks=1).model_dump(mode="json")
+    return Recipe(name="default").model_dump(mode="json") | {"synth": {"*": synth}}
+
+
 class _UniqueKeys(yaml.SafeLoader):
     """Refuses a key that stands twice in a mapping, of which YAML would silently keep the last."""
 

@@ -14,7 +14,7 @@ from typing import Any
 from data.manifests import stage_key
 from data.media import FOLDER, MediaStore
 from data.store import Store
-from flows.stages.recipe import GROWING, VOLATILE, Recipe
+from flows.stages.recipe import GROWING, VOLATILE, Recipe, default_recipe
 from pipeline.environments.base import Environment
 from pipeline.environments.registry import load_environment
 from pipeline.errors import ConfigError
@@ -26,7 +26,9 @@ CODE_VERSION = "1"
 def open_run(recipe: Recipe, runs: Path) -> Store:
     """The run's store, open for writing. ConfigError where the stored recipe differs in what matters."""
     resolved = recipe.model_dump(mode="json")
-    return Store.create_or_open(runs / recipe.name, resolved, volatile=VOLATILE, growing=GROWING)
+    return Store.create_or_open(
+        runs / recipe.name, resolved, volatile=VOLATILE, growing=GROWING, defaults=default_recipe()
+    )
 
 
 def environment_of(recipe: Recipe, *, root: Path | None = None) -> Environment:

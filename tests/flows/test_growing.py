@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import yaml
+
 from data.store import Store
 from tests.flows.lab import digests, recipe, trajsmith, write_recipe
 
@@ -22,3 +24,22 @@ def test_more_tasks_and_a_larger_k_go_on_with_the_run(tokenizer: Path, workplace
     assert before < after and len(after) == 5 + 7 * 3
     assert trajsmith("synth", path, "--runs", "fresh").code == 0
     assert digests(Path("runs/small")) == digests(Path("fresh/small"))
+
+
+def test_a_run_of_an_older_version_lacks_keys_and_goes_on_at_their_defaults(
+    tokenizer: Path, workplace: Path
+) -> None:
+    path = write_recipe(workplace, recipe(tokenizer))
+    assert trajsmith("synth", path).code == 0
+    stored = Path("runs/small/recipe.yaml")
+    written = yaml.safe_load(stored.read_text(encoding="utf-8"))
+    del written["policy"]["context_policy"], written["grpo"], written["synth"]["rollouts"]["skip"]
+    written["synth"]["rollouts"]["split"] = "train"
+    stored.write_text(yaml.safe_dump(written), encoding="utf-8")
+    refused = trajsmith("synth", path)
+    assert refused.code == 2 and "synth.rollouts.skip: (absent) -> 4" in refused.err
+    assert "context_policy" not in refused.err and "grpo" not in refused.err
+    written["synth"]["rollouts"]["skip"] = 4
+    del written["synth"]["rollouts"]["split"]
+    stored.write_text(yaml.safe_dump(written), encoding="utf-8")
+    assert trajsmith("synth", path).code == 0
