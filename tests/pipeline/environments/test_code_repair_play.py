@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from data.messages import Role, ToolStatus, assistant
+from data.tasks import Task
+from data.trajectories import Termination
+from pipeline.engines.base import Sampling
 from pipeline.environments.agents import ListedAgent
 from pipeline.environments.code_repair import CodeRepair, load
 from pipeline.environments.code_repair.generator import make_task
@@ -16,10 +21,14 @@ from pipeline.environments.code_repair.workspace import Level
 from pipeline.environments.gold import call
 from pipeline.environments.play import play
 from pipeline.errors import ConfigError, JudgeError
+from pipeline.renderers.chatml import ChatMLRenderer
+from pipeline.rollout import RolloutSettings, rollout
 from pipeline.sandbox.base import Outcome
 from tests.pipeline.environments.conftest import Run
 from tests.pipeline.environments.repair import StubSandbox, broken, played, results, submitted, worked_example
 from tests.pipeline.environments.scripts import components
+from tests.pipeline.rollout_world import Speaker
+from tests.tiny import make_tiny_tokenizer
 
 
 def test_the_worked_example_step_by_step(run: Run, repair_world: CodeRepair) -> None:
@@ -199,3 +208,26 @@ def test_the_sandbox_is_chosen_by_name(run: Run) -> None:
     environment = load(sandbox="nowhere")
     with pytest.raises(ConfigError, match="nowhere"):
         run(play(environment, broken(), ListedAgent([call("finish")])))
+
+
+def test_finish_ends_a_rollout_without_another_turn(
+    repair_world: CodeRepair, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    renderer = ChatMLRenderer.load(make_tiny_tokenizer(tmp_path_factory.mktemp("tokenizer")))
+    said = '<tool_call>\n{"name": "finish", "arguments": {}}\n</tool_call>'
+    task = broken()
+    task = Task(**{**task.model_dump(exclude={"task_id", "budget"}), "budget": {"max_tokens": 9000}})
+    trajectory = asyncio.run(
+        rollout(
+            task,
+            environment=repair_world,
+            engine=Speaker(renderer, [said, "never said"]),
+            renderer=renderer,
+            sampling=Sampling(max_tokens=300),
+            settings=RolloutSettings(max_context_tokens=9000),
+        )
+    )
+    assert trajectory.termination is Termination.FINISHED, trajectory.error
+    assert [turn.text for turn in trajectory.turns[-1:]] == ["submitted"]
+    assert trajectory.usage.engine_calls == 1
+    assert components(trajectory)["submitted"] == 1 and components(trajectory)["success"] == 0
