@@ -24,7 +24,7 @@ from pipeline.errors import ConfigError
 from pipeline.http import HttpPolicy, RequestRefusedError
 from pipeline.renderers.base import Renderer
 from pipeline.renderers.load import load_renderer
-from pipeline.rollout import Deadlines, RolloutSettings
+from pipeline.rollout import Deadlines, InlineFormat, Mode, RolloutSettings
 from pipeline.server import ModelServer, Progress, ServerSettings
 
 _SAY_EVERY_SECONDS = 5.0
@@ -65,6 +65,12 @@ class LivePolicy:
         """The same policy sampled at another temperature."""
         return replace(self, sampling=replace(self.sampling, temperature=temperature))
 
+    def speaking_to(self, environment: Environment) -> LivePolicy:
+        """The same policy writing its calls as the environment reads them: chat turns, or inline tags."""
+        inline: InlineFormat | None = getattr(environment, "inline", None)
+        mode = Mode.CHAT if inline is None else Mode.INLINE
+        return replace(self, settings=replace(self.settings, mode=mode, inline=inline))
+
     async def load(self, model_dir: Path) -> str:
         """Put other weights under the policy; returns the digest the server computed of what it loaded."""
         return await self.server_engine().reload_weights(model_dir)
@@ -101,7 +107,7 @@ async def open_policy(
         yield _live(section, engine, renderer, longest=section.max_context_tokens)
         return
     async with _served(section, model_dir=model_dir, label=label, log_path=log_path, say=say) as policy:
-        yield policy
+        yield policy if environment is None else policy.speaking_to(environment)
 
 
 @asynccontextmanager

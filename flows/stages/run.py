@@ -34,11 +34,8 @@ def open_run(recipe: Recipe, runs: Path) -> Store:
 def environment_of(recipe: Recipe, *, root: Path | None = None) -> Environment:
     """The recipe's environment; media that its tools answer go to the run directory `root`."""
     environment = load_environment(recipe.environment.name, **recipe.environment.options)
-    world: Any = environment
-    while hasattr(world, "inner"):
-        world = world.inner
-    if root is not None and hasattr(world, "media"):
-        world.media = MediaStore(root / FOLDER)
+    if root is not None and hasattr(environment, "media"):
+        environment.media = MediaStore(root / FOLDER)
     return environment
 
 

@@ -18,8 +18,8 @@ from data.trajectories import Reward, Trajectory
 class Session(Protocol):
     """One episode's world. Not safe for concurrent calls of itself; sessions are isolated from each other.
 
-    A session may have an attribute `finished`: where it is true after the calls of a turn, the episode is over
-    (a tool such as `finish` submitted the work). Sessions without it end with a turn without calls.
+    A session may have an attribute `finished`: where it is true after the calls of a turn, the episode is
+    over (a tool such as `finish` submitted the work). Sessions without it end with a turn without calls.
     """
 
     @property
@@ -53,7 +53,11 @@ class Session(Protocol):
 
 
 class Environment(Protocol):
-    """A world. `version` is a digest of what changes its behaviour."""
+    """A world. `version` is a digest of what changes its behaviour.
+
+    It may also have `inline`, an InlineFormat or None: how calls are written where they are no chat turns;
+    rollouts follow it. `media`, a MediaStore, is where images and the like that its tools answer are kept.
+    """
 
     name: str
     version: str

@@ -18,15 +18,16 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from data.messages import ToolResult, ToolSpec, ToolStatus, Turn
 from data.tasks import Task
 from data.trajectories import Reward, Trajectory
-from pipeline.environments.base import Environment, GoldScript, Session
+from pipeline.environments.base import Environment, Session
 from pipeline.environments.tape import SCRUB, Cassette, CassetteMode
+from pipeline.environments.wrapped import WrappedEnvironment
 from pipeline.errors import ConfigError, EnvironmentFailure
 
 
@@ -51,39 +52,14 @@ def with_cassette(
     return CassetteEnvironment(environment, cassette, tools=frozenset(tools), per_task=per_task)
 
 
-class CassetteEnvironment:
+class CassetteEnvironment(WrappedEnvironment):
     """The same tasks, gold, verifier and version; live tools answer from the cassette."""
 
     def __init__(
         self, inner: Environment, cassette: Cassette, *, tools: frozenset[str], per_task: bool
     ) -> None:
-        self.inner, self.cassette = inner, cassette
-        self.name, self.version, self.splits = inner.name, inner.version, inner.splits
-        self.live, self.per_task = tools, per_task
-
-    @property
-    def media(self) -> Any:
-        """The inner environment's media store."""
-        return getattr(self.inner, "media", None)
-
-    @media.setter
-    def media(self, store: Any) -> None:
-        if hasattr(self.inner, "media"):
-            self.inner.media = store
-
-    def __getattr__(self, name: str) -> Any:
-        """What else the inner environment offers."""
-        if name == "inner":  # not set yet, while it is unpickled
-            raise AttributeError(name)
-        return getattr(self.inner, name)
-
-    def tasks(self, split: str) -> Iterator[Task]:
-        """See `Environment.tasks`."""
-        return self.inner.tasks(split)
-
-    def gold(self, task: Task) -> GoldScript:
-        """See `Environment.gold`."""
-        return self.inner.gold(task)
+        super().__init__(inner, version=inner.version)
+        self.cassette, self.live, self.per_task = cassette, tools, per_task
 
     async def open(self, task: Task, *, seed: int = 0) -> CassetteSession:
         """The inner session with its live tools on the cassette."""

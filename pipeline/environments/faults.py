@@ -17,7 +17,7 @@ import asyncio
 import pickle
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -25,8 +25,9 @@ from data import canonical
 from data.messages import NamedValue, ToolResult, ToolSpec, ToolStatus, Turn, text_parts
 from data.tasks import Task
 from data.trajectories import Reward, Trajectory
-from pipeline.environments.base import Environment, GoldScript, Session
+from pipeline.environments.base import Environment, Session
 from pipeline.environments.guarded import GuardedSession
+from pipeline.environments.wrapped import WrappedEnvironment
 from pipeline.errors import ConfigError
 
 
@@ -64,25 +65,16 @@ def with_faults(
     return FaultyEnvironment(environment, rates, seed=seed, slow_seconds=slow_seconds)
 
 
-class FaultyEnvironment:
+class FaultyEnvironment(WrappedEnvironment):
     """The same tasks, gold and verifier; other tools. Its version differs from the environment's own."""
 
     def __init__(
         self, inner: Environment, rates: Mapping[str, float], *, seed: int, slow_seconds: float
     ) -> None:
-        self.rates = _checked(rates)
-        self.inner, self.seed, self.slow_seconds = inner, seed, slow_seconds
-        self.name, self.splits = inner.name, inner.splits
-        self.version = canonical.digest(inner.version, self.rates, seed, slow_seconds, length=12)
+        self.rates, self.seed, self.slow_seconds = _checked(rates), seed, slow_seconds
+        version = canonical.digest(inner.version, self.rates, seed, slow_seconds, length=12)
+        super().__init__(inner, version=version)
         self._opened: Counter[tuple[str, int]] = Counter()
-
-    def tasks(self, split: str) -> Iterator[Task]:
-        """See `Environment.tasks`."""
-        return self.inner.tasks(split)
-
-    def gold(self, task: Task) -> GoldScript:
-        """See `Environment.gold`; a gold script meets the faults like any agent."""
-        return self.inner.gold(task)
 
     async def open(self, task: Task, *, seed: int = 0) -> FaultySession:
         """A fresh session whose calls draw faults of their own."""

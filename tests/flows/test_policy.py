@@ -10,7 +10,7 @@ import pytest
 from flows.stages.policy import open_policy
 from flows.stages.recipe import PolicySection
 from pipeline.environments.registry import load_environment
-from pipeline.rollout import ContextPolicy, RolloutSettings
+from pipeline.rollout import ContextPolicy, Mode, RolloutSettings
 from tests.flows.test_bad_input import vllm_like
 from tests.serving import Received, Reply, ScriptedServer
 
@@ -75,3 +75,20 @@ def test_the_recipe_sets_how_a_rollout_runs(tokenizer: Path) -> None:
     found = asyncio.run(settings())
     assert (found.context_policy, found.keep_results) == (ContextPolicy.DROP_OLD_RESULTS, 1)
     assert (found.max_parallel_calls, found.deadlines.group) == (3, 40.0)
+
+
+@pytest.mark.parametrize(("protocol", "mode"), [("chat", Mode.CHAT), ("inline", Mode.INLINE)])
+def test_the_environment_says_how_calls_are_written(
+    protocol: str, mode: Mode, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rl.models.checkpoint_digest", lambda directory: "sft")
+    world = load_environment("python_math", protocol=protocol)
+
+    async def settings(url: str) -> RolloutSettings:
+        section = PolicySection(model=str(tokenizer), url=url)
+        async with open_policy(section, model_dir=tokenizer, label="s", environment=world) as policy:
+            return policy.settings
+
+    with ScriptedServer(Served("sft", {tokenizer: "sft"})) as server:
+        found = asyncio.run(settings(server.url))
+    assert found.mode is mode and (found.inline is not None) is (mode is Mode.INLINE)

@@ -37,7 +37,7 @@ INLINE = InlineFormat(
     observation="\n<interpreter>{result}</interpreter>\n",
     final="</answer>",
 )
-"""The inline protocol of ReTool, for `RolloutSettings(mode=Mode.INLINE, inline=INLINE)`."""
+"""The inline protocol of ReTool."""
 MAX_ANSWER_LENGTH = 20
 """Longer answers would look like private text in a tool's output, and are hard to copy besides."""
 _UNSEEN = "heldout_unseen"
@@ -84,6 +84,7 @@ class PythonMath(ToolEnvironment):
         if protocol not in tuple(Protocol):
             raise ConfigError(f"python_math has no protocol {protocol!r}; it has {', '.join(Protocol)}")
         self.templates, self.protocol = tuple(templates or TEMPLATES), Protocol(protocol)
+        self.inline = INLINE if self.protocol is Protocol.INLINE else None
         self.runner = SandboxRunner(sandbox)
 
     def tasks(self, split: str) -> Iterator[Task]:

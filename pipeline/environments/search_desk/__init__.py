@@ -1,5 +1,5 @@
 """search_desk: questions of one to four hops over a made-up encyclopaedia, by chat tools or inline tags."""
 
-from pipeline.environments.search_desk.generator import SEARCH_TAGS, SearchDesk, load
+from pipeline.environments.search_desk.generator import INLINE, SearchDesk, load
 
-__all__ = ["SEARCH_TAGS", "SearchDesk", "load"]
+__all__ = ["INLINE", "SearchDesk", "load"]

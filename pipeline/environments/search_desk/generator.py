@@ -1,7 +1,7 @@
 """The tasks of search_desk: every split has a world of its own, the unseen split also paths of its own.
 
 Chat: tools `search` and `open`. Inline (`protocol="inline"`, for rollouts in inline mode with the format
-`SEARCH_TAGS`): `<search>words</search>`, answered by `<information>`, as Search-R1 does it. Both ask the same
+`INLINE`): `<search>words</search>`, answered by `<information>`, as Search-R1 does it. Both ask the same
 questions. Not covered: other corpora (subclass SearchSession and give it documents).
 """
 
@@ -28,11 +28,12 @@ from pipeline.environments.search_desk.questions import (
 from pipeline.environments.search_desk.world import make_world
 from pipeline.environments.toolkit import ToolEnvironment
 from pipeline.errors import ConfigError
+from pipeline.rollout_settings import InlineFormat
 
 NUM_TASKS = {"train": 12_000, "dev": 600, "heldout": 1_200, "heldout_unseen": 600}
 WORLDS = {"train": 0, "dev": 1, "heldout": 2, "heldout_unseen": 3}
 PROTOCOLS = ("chat", "inline")
-SEARCH_TAGS = {"tool": "search", "argument": "query"}
+INLINE = InlineFormat(tool="search", argument="query")
 """What `InlineFormat` needs to be told; its tags are the right ones by default."""
 _UNSEEN = "heldout_unseen"
 _CHAT = f"Search, open documents, end with ANSWER and the name, or {REFUSAL} if they do not say."
@@ -58,6 +59,7 @@ class SearchDesk(ToolEnvironment):
         if not hops or not set(hops) <= {1, 2, 3, 4}:
             raise ConfigError(f"search_desk hops are 1 to 4, got {list(hops)}")
         self.protocol, self.hops = protocol, tuple(hops)
+        self.inline = INLINE if protocol == "inline" else None
 
     def tasks(self, split: str) -> Iterator[Task]:
         """At most `NUM_TASKS[split]` tasks, the questions taking turns while they last."""

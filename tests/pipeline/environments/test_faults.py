@@ -194,3 +194,10 @@ def test_every_environment_takes_faults_as_an_option() -> None:
     assert environment.version != load_environment("counter").version
     with pytest.raises(ConfigError, match=r"option faults: .*'rate'"):
         load_environment("counter", faults={"rate": {"busy": 0.2}})
+
+
+def test_a_wrapper_passes_on_what_else_the_world_offers() -> None:
+    world = with_faults(load_environment("python_math", protocol="inline"), {"busy": 0.5})
+    assert world.inline is not None and world.inline.tool == "python"  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="no_such_thing"):
+        world.no_such_thing  # type: ignore[attr-defined]  # noqa: B018

@@ -16,7 +16,7 @@ from data.trajectories import SpanKind, Trajectory
 from pipeline.engines.base import Sampling
 from pipeline.environments.check import check_environment
 from pipeline.environments.play import play
-from pipeline.environments.search_desk import SEARCH_TAGS, load
+from pipeline.environments.search_desk import INLINE, load
 from pipeline.environments.search_desk.desk import exact_match, read_answer, word_f1
 from pipeline.environments.search_desk.generator import NUM_TASKS
 from pipeline.environments.search_desk.index import make_index
@@ -65,7 +65,7 @@ def test_the_real_loop_plays_search_r1(tmp_path: Path) -> None:
     said = [f"<search>{query}</search>" for query, _ in way(task)]
     renderer = ChatMLRenderer.load(make_tiny_tokenizer(tmp_path))
     settings = RolloutSettings(
-        mode=Mode.INLINE, inline=InlineFormat(**SEARCH_TAGS), max_context_tokens=60_000
+        mode=Mode.INLINE, inline=INLINE, max_context_tokens=60_000
     )
     task = Task(**task.model_dump(exclude={"task_id", "budget"}), budget={"max_tokens": 50_000})
     played: Trajectory = asyncio.run(
