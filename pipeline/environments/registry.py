@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
-import traceback
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
+from pipeline.dotted import is_dotted, load_dotted, where_raised
 from pipeline.environments.base import Environment
 from pipeline.environments.cassette import with_cassette
 from pipeline.environments.faults import with_faults
@@ -60,33 +56,19 @@ def load_environment(name: str, **options: Any) -> Environment:
 def _made(name: str, options: dict[str, Any]) -> Environment:
     known = f"known environments: {', '.join(ENVIRONMENTS)}; your own: package.module:factory"
     path = ENVIRONMENTS.get(name, name)
-    module_name, colon, attribute = path.partition(":")
-    if not (colon and module_name and attribute) or module_name.startswith("."):
+    if not is_dotted(path):
         raise ConfigError(f"there is no environment {name!r}; {known}")
+    factory = load_dotted(path, what="environment", hint=known)
     try:
-        module = _import(module_name)
-    except TrajsmithError:
-        raise
-    except Exception as error:
-        absent = error.name if isinstance(error, ModuleNotFoundError) else None
-        if absent and f"{module_name}.".startswith(f"{absent}."):
-            raise ConfigError(f"environment {name!r}: there is no module {absent!r}; {known}") from error
-        raise ConfigError(f"environment {name!r}: importing it failed: {_where(error)}") from error
-    if not hasattr(module, attribute):
-        place = getattr(module, "__file__", None) or "built in"
-        raise ConfigError(
-            f"environment {name!r}: module {module_name!r} ({place}) has no {attribute!r}; {known}"
-        )
-    try:
-        environment = getattr(module, attribute)(**options)
+        environment = factory(**options)
     except TrajsmithError:
         raise
     except TypeError as error:
         raise ConfigError(
-            f"environment {name!r} does not take these options {sorted(options)}: {_where(error)}"
+            f"environment {name!r} does not take these options {sorted(options)}: {where_raised(error)}"
         ) from error
     except Exception as error:
-        raise ConfigError(f"environment {name!r}: making it failed: {_where(error)}") from error
+        raise ConfigError(f"environment {name!r}: making it failed: {where_raised(error)}") from error
     missing = [
         part
         for part in ("name", "version", "splits", "tasks", "open", "gold")
@@ -95,16 +77,3 @@ def _made(name: str, options: dict[str, Any]) -> Environment:
     if missing:
         raise ConfigError(f"environment {name!r}: {type(environment).__name__} lacks {', '.join(missing)}")
     return environment  # type: ignore[no-any-return]
-
-
-def _where(error: Exception) -> str:
-    """The error of somebody's code and the line that raised it."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({last.filename}, line {last.lineno})"
-
-
-def _import(module_name: str) -> ModuleType:
-    """The module, also from the working directory; last on the path, so that nothing there hides ours."""
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
-    return importlib.import_module(module_name)

@@ -5,7 +5,6 @@ A user's own reward is named by its dotted path (`package.module:Class`).
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.checks.options import check_options
+from pipeline.dotted import is_dotted, load_dotted
 from pipeline.errors import ConfigError, TrajsmithError
 from pipeline.rewards.base import GoldCalls, RewardFunction
 
@@ -51,11 +51,17 @@ def build_reward(
     Raises ConfigError that names the unknown reward or option and what exists.
     """
     kind, options = _kind(row), {key: value for key, value in row.items() if key != "name"}
-    parameters = dict(inspect.signature(kind).parameters)
+    parameters = _parameters(kind, row)
     provided = {"gold": gold, "state_dir": state_dir}
     given = {key: value for key, value in provided.items() if parameters.pop(key, None) is not None}
     where = f"reward {row['name']}"
-    unknown = sorted(set(options) - set(parameters))
+    anything = any(value.kind is value.VAR_KEYWORD for value in parameters.values())
+    parameters = {
+        key: value
+        for key, value in parameters.items()
+        if value.kind not in (value.VAR_KEYWORD, value.VAR_POSITIONAL)
+    }
+    unknown = [] if anything else sorted(set(options) - set(parameters))
     if unknown:
         allowed = ", ".join(parameters) or "none"
         raise ConfigError(f"{where} has no option {', '.join(map(repr, unknown))}; its options: {allowed}")
@@ -71,6 +77,9 @@ def build_reward(
         raise
     except (TypeError, ValueError, AttributeError) as error:
         raise ConfigError(f"{where} got an option it cannot use: {error}; given: {dict(row)}") from error
+    lacking = [part for part in ("name", "by", "per_group", "score", "close") if not hasattr(built, part)]
+    if lacking:
+        raise ConfigError(f"{where} lacks {', '.join(lacking)}; docs/rewards.md (Your own) shows a reward")
     return built
 
 
@@ -90,16 +99,22 @@ def _parts(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [part for part in parts if isinstance(part, Mapping)]
 
 
+def _parameters(kind: Any, row: Mapping[str, Any]) -> dict[str, inspect.Parameter]:
+    try:
+        return dict(inspect.signature(kind).parameters)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"reward {row['name']} is no reward class: {error}") from error
+
+
 def _kind(row: Mapping[str, Any]) -> Any:
     name = row.get("name")
     known = f"there are {', '.join(REWARDS)}; your own: package.module:Class"
     path = REWARDS.get(str(name), str(name))
-    module_name, colon, attribute = path.partition(":")
-    if not (colon and module_name and attribute):
+    if not is_dotted(path):
         close = get_close_matches(str(name), REWARDS, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise ConfigError(f"unknown reward {name!r}; {known}{hint}")
-    try:
-        return getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"reward {name!r} cannot be loaded: {error}; {known}") from error
+    kind = load_dotted(path, what="reward", hint=known)
+    if not callable(kind):
+        raise ConfigError(f"reward {name!r} is a {type(kind).__name__}, no reward class; {known}")
+    return kind

@@ -23,8 +23,8 @@ from data import canonical
 from data.messages import Turn, user
 from data.tasks import Task
 from data.trajectories import Reward, Trajectory
+from pipeline.dotted import load_dotted
 from pipeline.environments.adapters.rows import Row, gold_of, parted, read_rows, splits_of, turns_of
-from pipeline.environments.dotted import load_dotted
 from pipeline.environments.gold import PlannedGold
 from pipeline.environments.responses import as_response
 from pipeline.environments.toolkit import ToolEnvironment, ToolSession

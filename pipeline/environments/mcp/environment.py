@@ -23,8 +23,8 @@ from data import canonical
 from data.media import MediaStore
 from data.messages import ToolSpec
 from data.tasks import Task
+from pipeline.dotted import load_dotted
 from pipeline.environments.base import GoldScript
-from pipeline.environments.dotted import load_dotted
 from pipeline.environments.mcp.pool import Connection, Pool
 from pipeline.environments.mcp.server import Description, McpServer, describe
 from pipeline.environments.mcp.session import McpSession

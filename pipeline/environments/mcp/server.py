@@ -17,7 +17,7 @@ from typing import Any
 
 from data import canonical
 from data.messages import ToolSpec
-from pipeline.environments.dotted import load_dotted
+from pipeline.dotted import load_dotted
 from pipeline.environments.mcp.stdio import stdio_transport
 from pipeline.environments.schemas import compact
 from pipeline.errors import ConfigError, MissingExtraError

@@ -19,7 +19,7 @@ from data.media import MediaStore, MediaTooLargeError
 from data.messages import Role, ToolResult, ToolSpec, ToolStatus, Turn, user
 from data.tasks import Task
 from data.trajectories import Reward, RewardComponent, Trajectory
-from pipeline.environments.dotted import load_dotted
+from pipeline.dotted import load_dotted
 from pipeline.environments.guarded import GuardedSession
 from pipeline.environments.mcp.pool import Connection, Pool
 from pipeline.environments.mcp.results import response_of

@@ -16,8 +16,8 @@ from data import canonical
 from data.messages import NamedValue, ToolResult
 from data.tasks import Task
 from pipeline.chat.base import Chat
+from pipeline.dotted import load_dotted
 from pipeline.environments.documented import DocumentedSession, sources_digest
-from pipeline.environments.dotted import load_dotted
 from pipeline.environments.gold import PlannedGold
 from pipeline.environments.responses import ToolResponse
 from pipeline.environments.simulated.facts import Outcome, merge_patch

@@ -306,7 +306,7 @@ def test_a_reward_that_loses_a_score_is_refused() -> None:
         ({"name": "search", "tools": "search"}, r"reward search\.tools.*got 'search'"),
         ({"name": "weighted", "parts": []}, "needs parts of different names"),
         ({"name": "weighted", "parts": [{"reward": {"name": "verified"}}]}, "a part is"),
-        ({"name": "nowhere:Reward"}, "cannot be loaded"),
+        ({"name": "nowhere:Reward"}, "there is no module 'nowhere'"),
     ],
 )
 def test_a_wrong_row_names_what_is_wrong(row: dict[str, Any], message: str) -> None:
