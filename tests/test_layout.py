@@ -35,7 +35,7 @@ TELEMETRY = {
     "VLLM_NO_USAGE_STATS": "1",
 }
 # Not declared on purpose: typer brings its parser, `make bfcl-setup` adds BFCL, vLLM loads our extension.
-UNDECLARED = {"click", "bfcl-eval", "verl", "vllm"}
+UNDECLARED = {"click", "bfcl-eval", "verifiers", "verl", "vllm"}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

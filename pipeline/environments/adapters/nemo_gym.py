@@ -24,14 +24,14 @@ from data import canonical
 from data.messages import Role, ToolResult, ToolSpec, ToolStatus, Turn, text_parts
 from data.tasks import Task
 from data.trajectories import Reward, RewardComponent, Trajectory
+from pipeline.environments.adapters.replayed import ReplayedSession
 from pipeline.environments.adapters.rows import gold_of, parted, read_rows, splits_of, turns_of
 from pipeline.environments.gold import PlannedGold
-from pipeline.environments.guarded import GuardedSession
 from pipeline.environments.tools import ToolLimits, truncate
 from pipeline.errors import ConfigError, EnvironmentFailure, JudgeError
 
 
-class NemoGymSession(GuardedSession):
+class NemoGymSession(ReplayedSession):
     """One seeded session of the server."""
 
     def __init__(self, task: Task, *, seed: int, environment: NemoGymEnvironment) -> None:
@@ -40,8 +40,6 @@ class NemoGymSession(GuardedSession):
         self._row = task.state_value() | task.private_value()["row"]
         self.tools = tuple(_spec(tool) for tool in self._row["responses_create_params"].get("tools", []))
         self._client: httpx.AsyncClient | None = None
-        self._history: list[tuple[str, str, str]] = []
-        self._replayed = True
 
     async def start(self) -> None:
         """Open a cookie of one's own and seed it. Raises EnvironmentFailure."""
@@ -56,26 +54,6 @@ class NemoGymSession(GuardedSession):
         except BaseException:
             await self.close()
             raise
-
-    async def next_user(self, turns: Sequence[Turn]) -> Turn | None:
-        """None: a resource server asks once."""
-        return None
-
-    def snapshot(self) -> bytes:
-        """The calls answered so far, with their answers."""
-        self._refuse_if_poisoned()
-        results = {key: result.model_dump(mode="json") for key, result in self._results.items()}
-        return canonical.dumps([self.task.task_id, self._history, results]).encode("ascii")
-
-    def restore(self, snapshot: bytes) -> None:
-        """Return to a snapshot of the same task; the server is brought there before the next call."""
-        self._refuse_if_poisoned()
-        task_id, history, results = canonical.loads(snapshot.decode("ascii"))
-        if task_id != self.task.task_id:
-            raise ConfigError(f"snapshot belongs to task {task_id}, this session to {self.task.task_id}")
-        self._history = [(call_id, name, arguments) for call_id, name, arguments in history]
-        self._results = {key: ToolResult.model_validate(value) for key, value in results.items()}
-        self._replayed = False
 
     async def verify(self, trajectory: Trajectory) -> Reward:
         """The server's `reward`; its other numbers are components. Raises JudgeError."""
@@ -101,34 +79,11 @@ class NemoGymSession(GuardedSession):
             artefact_digest=canonical.digest([[name, arguments] for _, name, arguments in self._history]),
         )
 
-    async def _execute(self, name: str, arguments: dict[str, Any], call_id: str) -> ToolResult:
-        if name not in {spec.name for spec in self.tools}:
-            known = ", ".join(spec.name for spec in self.tools)
-            return self._failed(call_id, name, ToolStatus.TOOL_ERROR, f"no tool {name}; tools: {known}")
-        try:
-            await self._catch_up()
-            result = await self._answered(name, arguments, call_id)
-        except EnvironmentFailure as error:
-            return self._failed(call_id, name, ToolStatus.INFRA_ERROR, str(error))
-        self._history.append((call_id, name, canonical.dumps(arguments)))
-        return result
-
     async def _answered(self, name: str, arguments: dict[str, Any], call_id: str) -> ToolResult:
         reply = await self._send(f"/{name}", arguments)
         parts, cut = truncate(text_parts(reply.text), self._environment.limits)
         status = ToolStatus.OK if reply.is_success else ToolStatus.TOOL_ERROR
         return ToolResult(call_id=call_id, name=name, parts=parts, status=status, truncated=cut)
-
-    async def _catch_up(self) -> None:
-        """After a restore: a fresh session of the server, and the calls so far made again."""
-        if self._replayed:
-            return
-        await self._release()
-        await self.start()
-        self._replayed = True
-        for call_id, name, arguments in self._history:
-            if await self._answered(name, canonical.loads(arguments), call_id) != self._results[call_id]:
-                raise EnvironmentFailure(f"{name} answered the same call differently when made again")
 
     async def _post(self, path: str, body: Any) -> Any:
         reply = await self._send(path, body)

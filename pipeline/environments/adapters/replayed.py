@@ -1,0 +1,80 @@
+"""A session of a foreign world that keeps no snapshots: its snapshot is the list of calls, made again.
+
+Decided here, once for every such world: a restored session is brought to its place before its next call or
+its verdict, in a fresh world; an answer that differs then is a broken world, since nothing after it could be
+trusted. Not covered: worlds whose answers change by themselves (record those with a cassette).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from data import canonical
+from data.messages import ToolResult, ToolSpec, ToolStatus, Turn
+from data.tasks import Task
+from pipeline.environments.guarded import GuardedSession
+from pipeline.errors import ConfigError, EnvironmentFailure
+
+
+class ReplayedSession(GuardedSession):
+    """Subclasses write `start` (a fresh world), `_release` (its end) and `_answered` (one call in it)."""
+
+    tools: tuple[ToolSpec, ...]
+
+    def __init__(self, task: Task, *, seed: int = 0) -> None:
+        super().__init__(task, seed=seed)
+        self._history: list[tuple[str, str, str]] = []
+        self._replayed = True
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Begin a fresh world. Raises EnvironmentFailure."""
+
+    @abstractmethod
+    async def _answered(self, name: str, arguments: dict[str, Any], call_id: str) -> ToolResult:
+        """One call in the world as it is. Raises EnvironmentFailure."""
+
+    async def next_user(self, turns: Sequence[Turn]) -> Turn | None:
+        """None: these worlds ask once."""
+        return None
+
+    def snapshot(self) -> bytes:
+        """The calls answered so far, with their answers."""
+        self._refuse_if_poisoned()
+        results = {key: result.model_dump(mode="json") for key, result in self._results.items()}
+        return canonical.dumps([self.task.task_id, self._history, results]).encode("ascii")
+
+    def restore(self, snapshot: bytes) -> None:
+        """Return to a snapshot of the same task; the world is brought there before the next call."""
+        self._refuse_if_poisoned()
+        task_id, history, results = canonical.loads(snapshot.decode("ascii"))
+        if task_id != self.task.task_id:
+            raise ConfigError(f"snapshot belongs to task {task_id}, this session to {self.task.task_id}")
+        self._history = [(call_id, name, arguments) for call_id, name, arguments in history]
+        self._results = {key: ToolResult.model_validate(value) for key, value in results.items()}
+        self._replayed = False
+
+    async def _execute(self, name: str, arguments: dict[str, Any], call_id: str) -> ToolResult:
+        if name not in {spec.name for spec in self.tools}:
+            known = ", ".join(spec.name for spec in self.tools)
+            return self._failed(call_id, name, ToolStatus.TOOL_ERROR, f"no tool {name}; tools: {known}")
+        try:
+            await self._catch_up()
+            result = await self._answered(name, arguments, call_id)
+        except EnvironmentFailure as error:
+            return self._failed(call_id, name, ToolStatus.INFRA_ERROR, str(error))
+        self._history.append((call_id, name, canonical.dumps(arguments)))
+        return result
+
+    async def _catch_up(self) -> None:
+        """After a restore: a fresh world, and the calls so far made again."""
+        if self._replayed:
+            return
+        await self._release()
+        await self.start()
+        self._replayed = True
+        for call_id, name, arguments in self._history:
+            if await self._answered(name, canonical.loads(arguments), call_id) != self._results[call_id]:
+                raise EnvironmentFailure(f"{name} answered the same call differently when made again")
