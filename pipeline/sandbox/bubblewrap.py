@@ -259,6 +259,8 @@ class BubblewrapSandbox:
 
     def _take(self, shape: Shape) -> Future[Jail]:
         with self._lock:
+            if self._closed:
+                raise EnvironmentFailure("this sandbox was closed while a program waited for its jail")
             waiting = self._pool.setdefault(shape, deque())
             self._pool.move_to_end(shape)
             taken = waiting.popleft() if waiting else self._starter.submit(self._spawner.start, shape)

@@ -87,8 +87,10 @@ class Jail:
             self.stderr.drain()
             raise JailStartError(self.stderr.text.strip()[:500] or f"no answer in {_START_SECONDS:.0f} s")
         # The pid cannot be anybody else's yet: bubblewrap lives and has not reaped it.
-        with contextlib.suppress(OSError, StopIteration):
+        with self._lock, contextlib.suppress(OSError, StopIteration):
             self._supervisor = os.pidfd_open(next(_children(self.process.pid)))
+        if self._supervisor is None:
+            raise JailStartError("it was ended while it started")
 
     def converse(self, request: bytes, watch: Watch, output_bytes: int) -> Report:
         """Hand over the program and listen. A jail that dies meanwhile is a report that says GONE."""
@@ -119,7 +121,12 @@ class Jail:
         Killing bubblewrap alone would not do: it has given up the right to signal another user's child.
         """
         with self._lock:
-            if self._supervisor is not None and not self._destroyed:
+            if self._destroyed:
+                return
+            # A supervisor that is not known yet, or whose bubblewrap is gone, ends when its socket does.
+            with contextlib.suppress(OSError):
+                self._control.shutdown(socket.SHUT_RDWR)
+            if self._supervisor is not None:
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(self._supervisor, signal.SIGKILL)
             if self.process.returncode is None:
