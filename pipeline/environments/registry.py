@@ -24,6 +24,7 @@ ENVIRONMENTS = {
     "simulated": "pipeline.environments.simulated:load",
     "sql": "pipeline.environments.sql:load",
     "trl_class": "pipeline.environments.adapters.trl_class:load",
+    "verifiers": "pipeline.environments.adapters.verifiers_taskset:load",
     "nemo_gym": "pipeline.environments.adapters.nemo_gym:load",
     "reasoning_gym": "pipeline.environments.adapters.reasoning_gym:load",
     "bfcl_multi_turn": "pipeline.environments.bfcl:load",
@@ -31,7 +32,7 @@ ENVIRONMENTS = {
     "tau2": "pipeline.environments.tau2:load",
 }
 """Name to factory; loaded only when asked for."""
-BROUGHT = frozenset({"mcp", "openapi", "simulated", "sql", "trl_class", "nemo_gym"})
+BROUGHT = frozenset({"mcp", "openapi", "simulated", "sql", "trl_class", "verifiers", "nemo_gym"})
 """Of these, the ones that stand for what a user brings: without options there is nothing to load."""
 
 

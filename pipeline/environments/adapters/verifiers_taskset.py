@@ -35,6 +35,7 @@ from pipeline.environments.gold import PlannedGold
 from pipeline.environments.tools import ToolLimits, tool_limits, truncate
 from pipeline.errors import ConfigError, EnvironmentFailure, JudgeError
 
+_SETUP_SECONDS = 120.0
 _STOPS = {
     Termination.TURN_BUDGET: "max_turns",
     Termination.TOKEN_BUDGET: "max_total_tokens",
@@ -56,7 +57,7 @@ class VerifiersSession(ReplayedSession):
         """Set the task and its tool servers up. Raises EnvironmentFailure, ConfigError."""
         self._process = await self._environment.process.episode()
         try:
-            async with asyncio.timeout(self._environment.limits.timeout_seconds):
+            async with asyncio.timeout(_SETUP_SECONDS):
                 opened = await self._process.ask("open", **_identity(self.task))
         except (RefusedError, TimeoutError) as error:
             await self._release()
