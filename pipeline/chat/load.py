@@ -1,7 +1,7 @@
-"""A chat from plain settings, as a recipe holds them: an OpenAI-compatible endpoint.
+"""A chat as a recipe or an option names it: settings of an OpenAI-compatible endpoint, or `module:factory`.
 
-Settings never hold a key, only the name of the environment variable that does. Not covered: chats over our
-own engines and scripted ones, which are made in code.
+Settings never hold a key, only the name of the environment variable that does. Chats over our own engines and
+scripted ones are made in code: by a factory, or handed over as they are. Not covered: what a chat says.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 from pipeline.chat.base import Chat
 from pipeline.chat.core import ChatBudget
 from pipeline.checks.options import check_options
+from pipeline.dotted import load_dotted
 from pipeline.errors import ConfigError
 
 _REQUIRED = ("url", "model")
@@ -27,10 +28,36 @@ def check_chat(settings: Mapping[str, Any], *, where: str) -> None:
         wrong = f"unknown {', '.join(unknown)}" if unknown else f"missing {', '.join(missing)}"
         raise ConfigError(f"{where}: {wrong}; a chat is set by {', '.join(_ALLOWED)}")
     check_options(_settings, settings, where=where)
+    if not isinstance(settings.get("params") or {}, Mapping):
+        raise ConfigError(f"{where}.params must be a mapping of request fields, got {settings['params']!r}")
+    for key in ("max_calls", "max_tokens", "max_asks"):
+        if settings.get(key) is not None and settings[key] < 1:
+            raise ConfigError(f"{where}.{key} must be at least 1, got {settings[key]}")
 
 
-def load_chat(settings: Mapping[str, Any], *, where: str = "chat") -> Chat:
-    """The chat; `params` go into each request as they are. ConfigError for settings that make none."""
+def load_chat(named: Chat | str | Mapping[str, Any], *, where: str = "chat") -> Chat:
+    """The chat that settings, a `module:factory` or a chat itself name. ConfigError where that makes none."""
+    if isinstance(named, Mapping):
+        return _from_settings(named, where=where)
+    made: Any = named
+    if isinstance(named, str):
+        factory = load_dotted(named, what=where)
+        if not callable(factory):
+            raise ConfigError(
+                f"{where} {named!r} is a {type(factory).__name__}; name a function without options"
+            )
+        try:
+            made = factory()
+        except TypeError as error:
+            raise ConfigError(f"{where} {named!r} must be a function without options: {error}") from error
+    if not hasattr(made, "reply"):
+        raise ConfigError(f"{where} {named!r} is a {type(made).__name__}, which has no `reply`; name a Chat")
+    chat: Chat = made
+    return chat
+
+
+def _from_settings(settings: Mapping[str, Any], *, where: str) -> Chat:
+    """`params` go into each request as they are."""
     from pipeline.chat.openai import OpenAIChat
 
     check_chat(settings, where=where)

@@ -16,7 +16,7 @@ from data import canonical
 from data.messages import NamedValue, ToolResult
 from data.tasks import Task
 from pipeline.chat.base import Chat
-from pipeline.dotted import load_dotted
+from pipeline.chat.load import load_chat
 from pipeline.environments.documented import DocumentedSession, sources_digest
 from pipeline.environments.gold import PlannedGold
 from pipeline.environments.responses import ToolResponse
@@ -185,22 +185,6 @@ def state_problem(check: dict[str, Any]) -> str:
     if not isinstance(check["state"], str) or len(wanted) != 1 or wanted - {"equals", "contains", "absent"}:
         return "write {state: pointer} with one of equals, contains, absent: true"
     return "" if check.get("absent", True) is True else "absent can only be true"
-
-
-def load_chat(chat: Chat | str | Mapping[str, Any]) -> Chat:
-    """The chat an option names. Raises ConfigError."""
-    if isinstance(chat, Mapping):
-        from pipeline.chat.openai import OpenAIChat
-
-        try:
-            return OpenAIChat(**chat)
-        except TypeError as error:
-            raise ConfigError(f"chat options {sorted(chat)}: {error}") from error
-    made: Any = load_dotted(chat, what="chat")() if isinstance(chat, str) else chat
-    if not hasattr(made, "reply"):
-        raise ConfigError(f"chat {chat!r} is a {type(made).__name__}, which has no `reply`; name a Chat")
-    known: Chat = made
-    return known
 
 
 def load(**options: Any) -> SimulatedEnvironment:

@@ -16,8 +16,8 @@ from data import canonical
 from data.messages import assistant, system, user
 from data.tasks import Budget, Task
 from pipeline.chat.base import Chat
+from pipeline.chat.load import load_chat
 from pipeline.environments.gold import Plan, PlannedGold, call
-from pipeline.environments.simulated.environment import load_chat
 from pipeline.environments.tau2.package import (
     DOMAINS,
     SPLITS,
@@ -45,9 +45,9 @@ _LONG_RESPONSE = 20_000
 class Tau2Environment:
     """See `pipeline.environments.base.Environment`.
 
-    `domain`: one of DOMAINS. `user`: the Chat that plays the customer (or `module:factory`, or the options of
-    an OpenAIChat); None = solo. `max_tokens` is each episode's budget, `max_turns` that of the agent's turns
-    (the benchmark allows 200 steps of both sides).
+    `domain`: one of DOMAINS. `user`: the Chat that plays the customer (also by `module:factory` or settings,
+    see `pipeline.chat.load`); None = solo. `max_tokens` is each episode's budget, `max_turns` that of the
+    agent's turns (the benchmark allows 200 steps of both sides).
     """
 
     name = NAME
@@ -67,7 +67,7 @@ class Tau2Environment:
         if domain not in DOMAINS:
             raise ConfigError(f"{NAME}: there is no domain {domain!r}; there are {', '.join(DOMAINS)}")
         require_package()
-        self.domain, self.user = domain, None if user is None else load_chat(user)
+        self.domain, self.user = domain, None if user is None else load_chat(user, where="user")
         self.max_tokens, self.max_turns = max_tokens, max_turns
         self.splits: tuple[str, ...] = ("train", "heldout")
         self.limits = limits or ToolLimits(max_tool_response_length=_LONG_RESPONSE)

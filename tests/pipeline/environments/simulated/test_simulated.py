@@ -282,7 +282,7 @@ def test_wrong_options_are_told(make: Any, tmp_path: Path) -> None:
         make("nope")
     with pytest.raises(ConfigError, match=r"chat 'json:JSONDecoder' is a JSONDecoder, which has no `reply`"):
         make("json:JSONDecoder")
-    with pytest.raises(ConfigError, match=r"chat options \['model', 'speed', 'url'\]"):
+    with pytest.raises(ConfigError, match="chat: unknown speed; a chat is set by url, model"):
         make({"url": "http://127.0.0.1:9", "model": "m", "speed": 3})
     with pytest.raises(ConfigError, match="with one of equals, contains, absent"):
         make(chat, text="- {prompt: a, gold: [{say: b}], checks: [{state: /a}]}")
