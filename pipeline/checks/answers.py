@@ -1,39 +1,65 @@
 """Final answers: where an episode says them, and whether they equal a reference.
 
-Exact match and token F1 follow SQuAD (lower case, no punctuation, no articles, single spaces), the measure
-of the search literature. Not covered: mathematical equality (`pipeline.checks.math_answers`), synonyms.
+An answer is marked by `<answer>` or by a line that starts with ANSWER (or `Answer:`), in bold or not; of
+several marks the last counts, so that listing guesses wins nothing. Exact match and token F1 follow SQuAD
+(lower case, no punctuation, no articles, single spaces), the measure of the search literature; punctuation is
+that of Unicode, so that typographic quotes fall away, too. Not covered: mathematical equality
+(`pipeline.checks.math_answers`), synonyms.
 """
 
 from __future__ import annotations
 
 import re
 import string
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from data.messages import Role, Turn
 
 _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
+_MARKED = re.compile(r"^[\s>#*_`]*(?:ANSWER\b|[Aa]nswer[*_`]*\s*:)[\s:*_`]*", re.MULTILINE)
+_EDGES = " \t\r\n.!*_`\"'\u2018\u2019\u201c\u201d"
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
-_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _NUMBER = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?(?!\w)")
 
 
 def final_answer(turns: Sequence[Turn]) -> str:
     """What the last assistant turn says, "" where the episode ends in anything but an answer.
 
-    The text of its last `<answer>` element where it has one, else the whole text after a leading `ANSWER`.
+    The text of its last `<answer>` element where it has one, else what follows the last ANSWER that starts a
+    line, else the whole text.
     """
+    text = last_words(turns)
+    marked = marked_answer(text)
+    return text.strip() if marked is None else marked
+
+
+def last_words(turns: Sequence[Turn]) -> str:
+    """The text of the last turn where the assistant ends the episode with it, else ""."""
     if not turns or turns[-1].role is not Role.ASSISTANT or turns[-1].tool_calls:
         return ""
-    text = turns[-1].text
+    return turns[-1].text
+
+
+def marked_answer(text: str) -> str | None:
+    """What is marked as the answer, to the end of the text; None where nothing is."""
     tagged = _TAGGED.findall(text)
-    return (tagged[-1] if tagged else re.sub(r"^\s*ANSWER\b[\s:]*", "", text)).strip()
+    if tagged:
+        return str(tagged[-1]).strip()
+    marks = list(_MARKED.finditer(text))
+    return text[marks[-1].end() :].strip() if marks else None
+
+
+def bare(text: str) -> str:
+    """`text` without what surrounds an answer: spaces, quotes, emphasis, a full stop."""
+    return text.strip(_EDGES)
 
 
 def normalised(text: str) -> str:
     """Lower case without punctuation, articles and surplus space."""
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
+    plain = "".join(filter(_counts, unicodedata.normalize("NFKC", text).lower()))
+    return " ".join(_ARTICLES.sub(" ", plain).split())
 
 
 def exact_match(answer: str, references: Iterable[str]) -> bool:
@@ -68,3 +94,7 @@ def _f1(given: Sequence[str], wanted: Sequence[str]) -> float:
         return 0.0
     precision, recall = shared / len(given), shared / len(wanted)
     return 2 * precision * recall / (precision + recall)
+
+
+def _counts(letter: str) -> bool:
+    return letter not in string.punctuation and not unicodedata.category(letter).startswith("P")

@@ -42,7 +42,8 @@ class Search(ProgramReward):
 
     def measure(self, task: Task, trajectory: Trajectory) -> Measured:
         """Quality less cost."""
-        answer, references = submitted_answer(trajectory), private_texts(task, self.answer, self.name)
+        answer = submitted_answer(trajectory).partition("\n")[0]  # what follows explains it
+        references = private_texts(task, self.answer, self.name)
         searches = sum(
             attempt.executed and attempt.call.name in self.tools for attempt in attempts(trajectory)
         )

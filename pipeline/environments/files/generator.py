@@ -109,7 +109,7 @@ def _task(template: Template, split: str, tree: Tree, request: str) -> Task:
         tools=tuple(rename.get(name, name) for name in shown),
         state=canonical.dumps({"files": files, "read": []}),
         private=canonical.dumps(private),
-        verifier="files/end_state/1",
+        verifier="files/end_state/2",
         budget=Budget(max_turns=len(tree.steps) + 4, max_tokens=512 + 96 * len(tree.steps)),
     )
 

@@ -8,12 +8,12 @@ wrong argument. Folders exist while a file is in them. Not covered: permissions,
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from data import canonical
-from data.messages import Role, Turn
 from data.trajectories import Trajectory
+from pipeline.checks.answers import bare, last_words
 from pipeline.environments.toolkit import ToolSession
 from pipeline.environments.tools import ToolError, tool
 
@@ -30,7 +30,7 @@ RENAMED = {
     "search": "grep",
 }
 """Names shown in the split `heldout_unseen`."""
-_ANSWER = re.compile(r"^\s*(ANSWER|REFUSE)\b[\s:]*(.*?)[\s.]*$", re.MULTILINE)
+_ANSWER = re.compile(r"^[\s>*_`]*(ANSWER|REFUSE)\b[\s:*_`]*(.*)$", re.MULTILINE)
 
 
 class FilesSession(ToolSession):
@@ -102,7 +102,7 @@ class FilesSession(ToolSession):
         state = same_files(self._files, private["files"])
         answer, must_read = True, canonical.loads(private["must_read"])
         if private["answer"]:
-            answer = read_answer(trajectory.turns) == read_text(private["answer"])
+            answer = same_answer(read_text(last_words(trajectory.turns)), read_text(private["answer"]))
             answer = answer and (not must_read or must_read in self.state["read"])
         return {"success": float(state and answer), "state": float(state), "answer": float(answer)}
 
@@ -134,22 +134,26 @@ class Answer(NamedTuple):
     value: str
 
 
-def read_answer(turns: Sequence[Turn]) -> Answer | None:
-    """The typed answer of the last turn; None where there is none."""
-    if not turns or turns[-1].role is not Role.ASSISTANT or turns[-1].tool_calls:
-        return None
-    return read_text(turns[-1].text)
-
-
 def read_text(text: str) -> Answer | None:
-    """`ANSWER notes/a.txt`, `REFUSE keep`; None for any other text."""
-    match = _ANSWER.search(text)
-    return Answer(match[1], match[2].lower().lstrip("/")) if match else None
+    """`ANSWER notes/a.txt`, `**REFUSE** keep`; the last one of several, None for any other text."""
+    found = _ANSWER.findall(text)
+    return Answer(found[-1][0], bare(found[-1][1]).lower().removeprefix("./").lstrip("/")) if found else None
+
+
+def same_answer(given: Answer | None, gold: Answer | None) -> bool:
+    """Whether both say the same; a file may be called by its name without the folder."""
+    if given is None or gold is None or given.kind != gold.kind:
+        return False
+    return given.value in (gold.value, gold.value.rsplit("/", 1)[-1])
 
 
 def same_files(left: Mapping[str, str], right: Mapping[str, str]) -> bool:
-    """The same paths with the same texts, whatever white space ends them."""
-    return left.keys() == right.keys() and all(left[path].rstrip() == right[path].rstrip() for path in left)
+    """The same paths with the same texts, whatever white space ends their lines."""
+    return left.keys() == right.keys() and all(_lines(left[path]) == _lines(right[path]) for path in left)
+
+
+def _lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.rstrip().splitlines()]
 
 
 def clean_path(path: str) -> str:

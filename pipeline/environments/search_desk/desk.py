@@ -4,20 +4,19 @@
 `open`); `open` shows a whole text. The answer is typed: `ANSWER name` or `<answer>name</answer>`, and REFUSE
 in place of a name where the documents do not say. It counts only if every document on the way came up, and
 the last one was shown as far as it says the answer (for a refusal: read), so that guessing a country scores
-nothing. Right = exact match after lower-casing and dropping punctuation and articles; F1 over words stands
-beside it. Not covered: judging the words around an answer.
+nothing. Right = exact match after lower-casing and dropping punctuation and articles (`the river X` and
+`in X` are X, too); F1 over words stands beside it. Not covered: other words around an answer.
 """
 
 from __future__ import annotations
 
 import re
-import string
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from data import canonical
-from data.messages import Role, Turn
+from data.messages import Turn
 from data.trajectories import Trajectory
+from pipeline.checks.answers import bare, exact_match, last_words, marked_answer, token_f1
 from pipeline.environments.search_desk.index import make_index
 from pipeline.environments.search_desk.questions import REFUSAL
 from pipeline.environments.search_desk.world import World, make_world
@@ -26,10 +25,8 @@ from pipeline.environments.tools import ToolError, tool
 
 NUM_RESULTS = 3
 SNIPPET_LENGTH = 80
-_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
-_TYPED = re.compile(r"^\s*ANSWER\b[\s:]*(.*)$", re.MULTILINE)
-_REFUSED = re.compile(rf"^\s*{REFUSAL}\b[\s.]*$", re.MULTILINE)
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_REFUSED = re.compile(rf"^[\s>*_`]*{REFUSAL}\b[\s.*_`]*$", re.MULTILINE)
+_LEAD = re.compile(r"^(?:the|in|by|at|river|city|country|school|company|of|year)\b\s*", re.IGNORECASE)
 
 
 class SearchSession(ToolSession):
@@ -67,9 +64,9 @@ class SearchSession(ToolSession):
         if gold == REFUSAL or given in (None, REFUSAL):
             overlap = float(given == gold)
         else:
-            overlap = word_f1(str(given), gold)
+            overlap = token_f1(str(given), [gold])
         right = evidence and given is not None and (given == REFUSAL) == (gold == REFUSAL)
-        success = right and exact_match(str(given), gold)
+        success = right and exact_match(str(given), [gold])
         parts = {"f1": overlap, "evidence": float(evidence), "searches": float(self.state["searches"])}
         return {"success": float(success), **parts}
 
@@ -92,32 +89,16 @@ def snippet(world: World, title: str) -> str:
 
 def read_answer(turns: Sequence[Turn]) -> str | None:
     """The typed answer of the last turn, REFUSAL for a refusal, None where there is none."""
-    if not turns or turns[-1].role is not Role.ASSISTANT or turns[-1].tool_calls:
-        return None
-    text = turns[-1].text
-    found = _TAGGED.findall(text) or _TYPED.findall(text)
-    if found:
-        answer = found[-1].strip()
-        return REFUSAL if answer.strip(". ") == REFUSAL else answer or None
-    return REFUSAL if _REFUSED.search(text) else None
+    text = last_words(turns)
+    marked = marked_answer(text)
+    if marked is None:
+        return REFUSAL if _REFUSED.search(text) else None
+    answer = bare(marked.partition("\n")[0])
+    return REFUSAL if answer == REFUSAL else without_lead(answer) or None
 
 
-def normalise(text: str) -> str:
-    """Lower case, without punctuation, articles and extra spaces (SQuAD's rule)."""
-    plain = "".join(letter for letter in text.lower() if letter not in string.punctuation)
-    return " ".join(_ARTICLES.sub(" ", plain).split())
-
-
-def exact_match(given: str, gold: str) -> bool:
-    """Whether both are equal after normalising."""
-    return normalise(given) == normalise(gold)
-
-
-def word_f1(given: str, gold: str) -> float:
-    """Harmonic mean of precision and recall over normalised words, in [0, 1]."""
-    left, right = Counter(normalise(given).split()), Counter(normalise(gold).split())
-    common = sum((left & right).values())
-    if not common:
-        return 0.0
-    precision, recall = common / left.total(), common / right.total()
-    return 2 * precision * recall / (precision + recall)
+def without_lead(answer: str) -> str:
+    """`answer` without words that only say of what kind it is: `the river X`, `in X`, `the city of X`."""
+    while found := _LEAD.match(answer):
+        answer = answer[found.end() :]
+    return answer

@@ -101,7 +101,7 @@ def make_task(question: Question, case: Case, split: str, *, protocol: str) -> T
         state=canonical.dumps(state),
         # The way is one text, because titles on it may well stand in the prompt.
         private=canonical.dumps({"answer": case.answer, "way": canonical.dumps(case.way)}),
-        verifier="search_desk/exact_match/1",
+        verifier="search_desk/exact_match/2",
         budget=Budget(max_turns=12, max_tokens=2048),
     )
 

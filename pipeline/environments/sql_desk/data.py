@@ -72,10 +72,25 @@ def make_data(name: str) -> Data:
     return Data(domain, places, who, what, _events(rng, domain), _staff(rng, people[_NUM_WHO:]))
 
 
-@functools.lru_cache(maxsize=256)
-def make_image(name: str) -> bytes:
-    """The SQLite database `subject/key`, serialised."""
-    data = make_data(name)
+def make_twin(name: str, twin: str) -> Data:
+    """Database `twin` with the people and places of `name`: who is asked about is there, with another story.
+
+    Without it a query that only a name tells apart would find nothing in any twin, as a wrong one does.
+    """
+    own, other = make_data(name), make_data(twin)
+    places = dict(zip(other.places, own.places, strict=True))
+    who = [
+        (key, named[1], places[place], since, contact)
+        for (key, _, place, since, contact), named in zip(other.who, own.who, strict=True)
+    ]
+    staff = [(row[0], named[1], *row[2:]) for row, named in zip(other.staff, own.staff, strict=True)]
+    return Data(own.domain, own.places, who, other.what, other.events, staff)
+
+
+@functools.lru_cache(maxsize=1024)
+def make_image(name: str, twin: str = "") -> bytes:
+    """The SQLite database `subject/key`, or its `twin`, serialised."""
+    data = make_twin(name, twin) if twin else make_data(name)
     connection = sqlite3.connect(":memory:", isolation_level=None)
     connection.execute("PRAGMA page_size = 1024")
     connection.execute("BEGIN")

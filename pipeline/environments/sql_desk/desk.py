@@ -1,8 +1,8 @@
 """The tools of sql_desk over one generated database, and the judgement of what was handed in.
 
-A submitted query is judged on the session's database and on eleven others of the same subject, so a query
-that only spells out the right rows fails. A typed answer (`answer`) is one value. Not covered: generating
-tasks (`generator`).
+A submitted query is judged on the session's database and on eleven others of the same subject, with the same
+people and places and other events, so a query that only spells out the right rows fails. A typed answer
+(`answer`) is one value. Not covered: generating tasks (`generator`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 from data.tasks import Task
 from data.trajectories import Trajectory
+from pipeline.checks.answers import bare, numbers_in
 from pipeline.environments.sql.database import Database, SqlLimits
 from pipeline.environments.sql.session import SqlSession, judge_query
 from pipeline.environments.sql.sqlite_engine import SqliteDatabase
@@ -72,14 +73,15 @@ class SqlDeskSession(SqlSession):
         if private["answer"] is not None:
             given = self.state["answer"]
             return {"success": float(given is not None and same_value(given, private["answer"]))}
-        names = (self.state["db"], *twins(self.state["db"].split("/")[0]))
-        databases = [functools.partial(open_database, name) for name in names]
+        name = self.state["db"]
+        others = [functools.partial(open_database, name, twin=twin) for twin in twins(name.split("/")[0])]
+        databases = [functools.partial(open_database, name), *others]
         return judge_query(self.state["submitted"], private["gold_sql"], databases=databases)
 
 
-def open_database(name: str) -> SqliteDatabase:
-    """A fresh read-only copy of `subject/key`."""
-    return SqliteDatabase(make_image(name), limits=LIMITS)
+def open_database(name: str, *, twin: str = "") -> SqliteDatabase:
+    """A fresh read-only copy of `subject/key`, or of the `twin` with its people and places."""
+    return SqliteDatabase(make_image(name, twin), limits=LIMITS)
 
 
 @functools.cache
@@ -89,12 +91,14 @@ def twins(subject: str) -> Sequence[str]:
 
 
 def same_value(given: str, gold: str) -> bool:
-    """Whether a typed answer equals gold: text whatever its case, numbers as rounded to two decimals."""
-    left, right = given.strip().rstrip(".").casefold(), gold.casefold()
+    """Whether a typed answer equals gold: text whatever its case and quotes, numbers as rounded to two
+    decimals, written as one likes (`1,200`, `12.5 %`, `7 loans`) as long as there is one."""
     try:
-        return abs(float(left) - float(right)) <= _TOLERANCE
+        wanted = float(gold)
     except ValueError:
-        return left == right
+        return bare(given).casefold() == gold.casefold()
+    numbers = numbers_in(given)
+    return len(numbers) == 1 and abs(numbers[0] - wanted) <= _TOLERANCE
 
 
 @functools.cache

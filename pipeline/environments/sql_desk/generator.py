@@ -151,7 +151,7 @@ def _task(kind: Kind, split: str, name: str, question: str, sql: str, result: Re
         tools=shown,
         state=canonical.dumps({"db": name, "book": name if level == "term" else ""}),
         private=canonical.dumps({"gold_sql": sql, "answer": value}),
-        verifier="sql_desk/result_set/1",
+        verifier="sql_desk/result_set/2",
         budget=Budget(max_turns=10, max_tokens=1536),
     )
 

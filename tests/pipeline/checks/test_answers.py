@@ -24,6 +24,10 @@ def test_exact_match_and_f1_follow_squad() -> None:
     assert not exact_match("Rome", ["Paris", "Roma"])
     assert token_f1("the tall tower", ["tower", "a very tall tower"]) == pytest.approx(0.8)
     assert token_f1("", ["x"]) == 0.0 == token_f1("x", [])
+    assert exact_match("the  Kaba, Mills!", ["Kaba Mills"]) and not exact_match("Kaba", ["Kaba Mills"])
+    assert token_f1("Mills of a Kaba", ["Kaba Mills"]) == pytest.approx(0.8)
+    assert exact_match("“Kaba” — Mills…", ["kaba mills"]) and exact_match("\uff2baba", ["Kaba"])
+    assert not exact_match("the", ["the"])  # nothing is left of either
 
 
 def test_the_final_answer_is_the_last_turns_and_only_of_an_answer() -> None:
@@ -34,6 +38,23 @@ def test_the_final_answer_is_the_last_turns_and_only_of_an_answer() -> None:
     )
     assert final_answer([assistant("", call("f"))]) == "" == final_answer([assistant("x"), user("y")])
     assert final_answer([]) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("I looked it up.\nANSWER Kaba", "Kaba"),
+        ("**ANSWER:** Kaba", "Kaba"),
+        ("> Answer: Kaba", "Kaba"),
+        ("ANSWER Kaba\nANSWER Mills", "Mills"),
+        ("ANSWER Sales rose.\nThe north leads.", "Sales rose.\nThe north leads."),
+        ("<answer>Kaba</answer>\nANSWER Mills", "Kaba"),
+        ("Answering that took two calls.", "Answering that took two calls."),
+        ("ANSWERS vary", "ANSWERS vary"),
+    ],
+)
+def test_where_an_answer_is_marked(text: str, answer: str) -> None:
+    assert final_answer([assistant(text)]) == answer
 
 
 def test_points_are_stated_by_value_or_as_whole_words() -> None:

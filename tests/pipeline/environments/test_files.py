@@ -16,7 +16,7 @@ from pipeline.environments.agents import ListedAgent
 from pipeline.environments.files import load
 from pipeline.environments.files.generator import NUM_TASKS, draw_task
 from pipeline.environments.files.templates import TEMPLATES
-from pipeline.environments.files.world import MAX_FILES, RENAMED, read_text
+from pipeline.environments.files.world import MAX_FILES, RENAMED, read_text, same_answer, same_files
 from pipeline.environments.play import play
 from pipeline.errors import ConfigError
 from tests.pipeline.environments.conftest import Run
@@ -187,3 +187,30 @@ def test_train_has_ten_thousand_distinct_tasks() -> None:
 def test_templates_are_named() -> None:
     with pytest.raises(ConfigError, match="no templates \\['fly'\\]; it has change_ending"):
         load(templates=["fly"])
+
+
+@pytest.mark.parametrize(
+    ("said", "gold", "same"),
+    [
+        ("ANSWER inbox/a.txt", "ANSWER inbox/a.txt", True),
+        ("**ANSWER:** `./inbox/a.txt`.", "ANSWER inbox/a.txt", True),
+        ("Found it.\nANSWER /inbox/A.txt", "ANSWER inbox/a.txt", True),
+        ("ANSWER a.txt", "ANSWER inbox/a.txt", True),
+        ("ANSWER notes/a.txt", "ANSWER inbox/a.txt", False),
+        ("ANSWER txt", "ANSWER inbox/a.txt", False),
+        ("ANSWER", "ANSWER inbox/a.txt", False),
+        ("ANSWER inbox/a.txt\nANSWER inbox/b.txt", "ANSWER inbox/a.txt", False),
+        ("ANSWER inbox/b.txt\nANSWER inbox/a.txt", "ANSWER inbox/a.txt", True),
+        ('ANSWER "Ada"', "ANSWER Ada", True),
+        ("REFUSE: keep.", "REFUSE keep", True),
+        ("ANSWER keep", "REFUSE keep", False),
+        ("inbox/a.txt", "ANSWER inbox/a.txt", False),
+    ],
+)
+def test_the_last_typed_answer_counts_however_it_is_dressed(said: str, gold: str, same: bool) -> None:
+    assert same_answer(read_text(said), read_text(gold)) is same
+
+
+def test_line_ends_do_not_count_and_lines_do() -> None:
+    assert same_files({"a": "x\r\ny \n\n"}, {"a": "x\ny"})
+    assert not same_files({"a": "x\n\ny"}, {"a": "x\ny"}) and not same_files({"a": " x"}, {"a": "x"})

@@ -17,14 +17,14 @@ from pipeline.engines.base import Sampling
 from pipeline.environments.check import check_environment
 from pipeline.environments.play import play
 from pipeline.environments.search_desk import INLINE, load
-from pipeline.environments.search_desk.desk import exact_match, read_answer, word_f1
+from pipeline.environments.search_desk.desk import read_answer
 from pipeline.environments.search_desk.generator import NUM_TASKS
 from pipeline.environments.search_desk.index import make_index
 from pipeline.environments.search_desk.questions import QUESTIONS, REFUSAL
 from pipeline.environments.search_desk.world import make_world
 from pipeline.errors import ConfigError
 from pipeline.renderers.chatml import ChatMLRenderer
-from pipeline.rollout import InlineFormat, Mode, RolloutSettings, rollout
+from pipeline.rollout import Mode, RolloutSettings, rollout
 from tests.pipeline.environments.conftest import Run
 from tests.pipeline.environments.scripts import components, listed
 from tests.pipeline.rollout_world import Speaker
@@ -64,9 +64,7 @@ def test_the_real_loop_plays_search_r1(tmp_path: Path) -> None:
     task = next(task for task in desk.tasks("train") if task.template == "author_birthplace")
     said = [f"<search>{query}</search>" for query, _ in way(task)]
     renderer = ChatMLRenderer.load(make_tiny_tokenizer(tmp_path))
-    settings = RolloutSettings(
-        mode=Mode.INLINE, inline=INLINE, max_context_tokens=60_000
-    )
+    settings = RolloutSettings(mode=Mode.INLINE, inline=INLINE, max_context_tokens=60_000)
     task = Task(**task.model_dump(exclude={"task_id", "budget"}), budget={"max_tokens": 50_000})
     played: Trajectory = asyncio.run(
         rollout(
@@ -134,6 +132,13 @@ def test_a_snippet_that_says_it_is_evidence(run: Run) -> None:
         ("<answer>a</answer> no, <answer> b </answer>", "b"),
         ("REFUSE", REFUSAL),
         ("<answer>REFUSE</answer>", REFUSAL),
+        ("**ANSWER** the river Marsulba.", "Marsulba"),
+        ("Answer: “Marsulba”", "Marsulba"),
+        ("ANSWER in Marsulba\n\nThe second document says so.", "Marsulba"),
+        ("ANSWER Kaba\nANSWER Marsulba", "Marsulba"),
+        ("ANSWER: `REFUSE`", REFUSAL),
+        ("They do not say.\n**REFUSE**", REFUSAL),
+        ("Answering this takes more", None),
         ("It is Marsulba", None),
         ("ANSWER", None),
         ("REFUSE me not", None),
@@ -142,13 +147,6 @@ def test_a_snippet_that_says_it_is_evidence(run: Run) -> None:
 )
 def test_answers_are_typed(text: str, answer: str | None) -> None:
     assert read_answer([assistant(text)]) == answer
-
-
-def test_match_and_f1() -> None:
-    assert exact_match("the  Kaba, Mills!", "Kaba Mills") and not exact_match("Kaba", "Kaba Mills")
-    assert word_f1("Kaba", "Kaba Mills") == pytest.approx(2 / 3)
-    assert word_f1("x", "Kaba Mills") == 0 and word_f1("", "Kaba Mills") == 0
-    assert word_f1("Mills of a Kaba", "Kaba Mills") == pytest.approx(0.8)
 
 
 def test_worlds_share_no_name_and_hold_what_they_promise() -> None:

@@ -154,7 +154,16 @@ def test_bombs_are_worded_as_the_step_limit_and_the_episode_goes_on(run: Run) ->
         ("1.82", "1.8157894736842106", True),
         ("1.9", "1.8157894736842106", False),
         ("3046", "3046", True),
-        ("3,046", "3046", False),
+        ("3,046", "3046", True),
+        ("3046.0", "3046", True),
+        ("-3046", "3046", False),
+        ("12.5%", "12.5", True),
+        ("about 12.5 percent.", "12.5", True),
+        ("$12.50", "12.5", True),
+        ("12 or 13", "12", False),
+        ("1e400", "3046", False),
+        ("'Ada Abel'", "Ada Abel", True),
+        ("Ada Abel, Bo Cole", "Ada Abel", False),
         ("nan", "3046", False),
         ("", "Ada Abel", False),
     ],
@@ -165,7 +174,29 @@ def test_typed_values(given: str, gold: str, same: bool) -> None:
 
 def test_twins_are_other_databases() -> None:
     for name in {task.state_value()["db"] for task in TRAIN}:
-        assert len({make_image(other) for other in (name, *twins(name.split("/")[0]))}) == NUM_TWINS + 1
+        others = {make_image(name, twin) for twin in twins(name.split("/")[0])}
+        assert len(others | {make_image(name)}) == NUM_TWINS + 1
+
+
+def test_whoever_is_asked_about_is_in_every_twin() -> None:
+    """Else every wrong query about a person finds the nothing that gold finds there, too."""
+    for task in TRAIN:
+        name, gold = task.state_value()["db"], task.private_value()["gold_sql"]
+        if task.template in ("reports", "join_titles", "filter_since"):
+            found = [open_database(name, twin=twin).run(gold).rows for twin in twins(name.split("/")[0])]
+            assert sum(map(bool, found)) >= 3, task.prompt[-1].text
+
+
+def test_right_rows_spelled_out_for_a_person_fail(run: Run) -> None:
+    for task in TRAIN:
+        if task.template in ("reports", "join_titles"):
+            domain = DOMAINS[task.state_value()["db"].split("/")[0]]
+            person = task.private_value()["gold_sql"].rsplit("'", 2)[1]
+            there = (
+                f"EXISTS (SELECT 1 FROM {domain.who} WHERE {domain.who_name} = '{person}' UNION "
+                f"SELECT 1 FROM {domain.staff} WHERE {domain.staff_name} = '{person}')"
+            )
+            assert not submit(run, task, f"{literal(task)} WHERE {there}"), task.prompt[-1].text
 
 
 def test_levels_are_chosen_and_named() -> None:
