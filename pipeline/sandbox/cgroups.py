@@ -83,12 +83,22 @@ def _usable(parent: Path) -> bool:
 
 
 def sweep(parent: Path) -> None:
-    """Remove the groups of processes that are gone."""
+    """Remove the groups of processes that are gone, and what they left in them.
+
+    A host killed in the very moment in which bubblewrap forks leaves one half waiting for the other.
+    """
     for path in parent.glob(f"{_PREFIX}*"):
         owner = path.name.removeprefix(_PREFIX).split("-")[0]
         if owner.isdigit() and not Path(f"/proc/{owner}").exists():
+            _kill(path)
             with contextlib.suppress(OSError):
                 path.rmdir()
+
+
+def _kill(group: Path) -> None:
+    with contextlib.suppress(OSError):
+        for pid in (group / "cgroup.procs").read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
 
 
 class Group:
@@ -143,18 +153,13 @@ class Group:
         lines = (self._paths["memory"] / name).read_text().splitlines()
         return any(line.startswith("oom_kill ") and line.split()[1] != "0" for line in lines)
 
-    def _kill(self, path: Path) -> None:
-        with contextlib.suppress(OSError):
-            for pid in (path / "cgroup.procs").read_text().split():
-                os.kill(int(pid), signal.SIGKILL)
-
     def remove(self, patience: float = 10.0) -> bool:
         """End what is still in it and remove the directories; False if that is impossible."""
         deadline = time.monotonic() + patience
         left = set(self._paths.values())
         while left and time.monotonic() < deadline:
             for path in list(left):
-                self._kill(path)
+                _kill(path)
                 with contextlib.suppress(OSError):
                     path.rmdir()
                 if not path.exists():

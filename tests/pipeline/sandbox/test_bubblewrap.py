@@ -246,8 +246,7 @@ def test_a_killed_host_takes_its_jails_along() -> None:
     script = """
         import asyncio, sys
         from pipeline.sandbox.base import Limits, Program
-        from pipeline.sandbox.bubblewrap import BubblewrapSandbox
-from pipeline.sandbox.load import load_sandbox
+        from pipeline.sandbox.load import load_sandbox
         sandbox = load_sandbox("bubblewrap", warm=1)
         print("up", flush=True)
         asyncio.run(sandbox.run(Program("sleep 500", "bash"), Limits(seconds=500)))
