@@ -25,7 +25,7 @@ from rl.audit import audit
 from rl.checkpoints import Checkpoints
 from rl.grpo_config import GrpoConfig, PushKind
 from rl.grpo_sources import Online, Replay, Source
-from rl.lm import load_model, require_torch
+from rl.lm import load_model, memory_returned, require_torch
 from rl.models import checkpoint_digest
 from rl.optimizer import make_optimizer
 from rl.results import StepMetrics, TrainResult, finish, finished_result
@@ -58,6 +58,7 @@ def train_grpo(
     if (done := finished_result(out_dir, identity)) is not None:
         return done
     with contextlib.ExitStack() as stack:
+        stack.enter_context(memory_returned())
         if source.runner is None:
             runner = source.runner = stack.enter_context(asyncio.Runner())
             stack.callback(setattr, source, "runner", None)

@@ -7,9 +7,11 @@ the precision of the rest. Not covered: optimisers and steps (`rl.sft`, `rl.grpo
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import warnings
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -104,6 +106,24 @@ def require_torch() -> Any:
             "training needs torch; install it with: pip install 'trajsmith[rl]'"
         ) from error
     return torch
+
+
+@contextmanager
+def memory_returned() -> Iterator[None]:
+    """Give the memory of what the block trained back to the machine, however the block ends.
+
+    Without it the C library keeps every freed tensor: three supervised runs of a 135M model in one process
+    held 3.5 GiB afterwards, 0.6 GiB with it, and the model server needs the rest.
+    """
+    try:
+        yield
+    finally:
+        gc.collect()
+        torch = require_torch()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        with suppress(OSError, AttributeError):  # not every C library trims
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 def check_attention(model: Any) -> None:

@@ -21,7 +21,15 @@ from data.errors import ConfigError
 from data.trajectories import Trajectory
 from rl.audit import audit
 from rl.checkpoints import Checkpoints
-from rl.lm import LoraSettings, Precision, load_model, require_torch, token_logprobs, training_device
+from rl.lm import (
+    LoraSettings,
+    Precision,
+    load_model,
+    memory_returned,
+    require_torch,
+    token_logprobs,
+    training_device,
+)
 from rl.models import checkpoint_digest
 from rl.optimizer import Schedule, learning_rate_at, make_optimizer, step_optimizer
 from rl.packing import Pass, plan_passes
@@ -113,7 +121,8 @@ def train_sft(
     }
     if (done := finished_result(out_dir, identity)) is not None:
         return done
-    return _train(rows, dropped, model_dir, out_dir, config, identity, on_progress)
+    with memory_returned():
+        return _train(rows, dropped, model_dir, out_dir, config, identity, on_progress)
 
 
 def plan_steps(rows: Sequence[Row], config: SftConfig) -> list[list[Row]]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
 import sys
 import warnings
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +17,7 @@ import pytest
 from data.errors import ConfigError
 from data.trajectories import Trajectory
 from rl.checkpoints import Checkpoints
-from rl.lm import LoraSettings, Precision, training_device
+from rl.lm import LoraSettings, Precision, memory_returned, training_device
 from rl.models import checkpoint_digest
 from rl.results import StepMetrics, TrainResult
 from rl.rows import sft_rows
@@ -207,6 +209,7 @@ def undisturbed(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainRe
 _CHILD = """
 import sys
 import warnings
+import weakref
 from pathlib import Path
 from tests.rl.test_sft import SHORT, three_rows, STOP
 from rl.sft import train_sft
@@ -243,3 +246,22 @@ def test_it_trains_where_a_gpu_would_be(tiny: Path, tmp_path: Path, monkeypatch:
     monkeypatch.setattr("rl.sft.training_device", lambda: "elsewhere")
     with pytest.raises(RuntimeError, match="device string: elsewhere"):
         _train(tiny, tmp_path / "out", CONFIG)
+
+
+def test_what_training_made_is_collected_at_once_even_in_cycles() -> None:
+    class Model:
+        pass
+
+    def train() -> weakref.ref[Model]:
+        with memory_returned():
+            model = Model()
+            model.itself = model  # type: ignore[attr-defined]
+            alive = weakref.ref(model)
+            del model
+            return alive
+
+    gc.disable()
+    try:
+        assert train()() is None
+    finally:
+        gc.enable()
