@@ -13,10 +13,10 @@ SEED ?= 0
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve-setup bfcl-setup tau2-setup demo prove check test clean
+.PHONY: help setup serve-setup bfcl-setup tau2-setup verifiers-setup demo prove check test clean
 
 help:  ## Show these targets
-	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
 setup:  ## Install trajsmith with everything into .venv (skips when up to date)
 	@bash scripts/setup.sh
@@ -29,6 +29,9 @@ bfcl-setup: setup  ## Add the BFCL multi-turn worlds to .venv
 
 tau2-setup: setup  ## Add the tau2 domains to .venv
 	@bash scripts/tau2_setup.sh
+
+verifiers-setup:  ## Install verifiers into .venv-verifiers (0.75 GB; its tests are skipped without it)
+	@bash scripts/verifiers_setup.sh
 
 demo: setup serve-setup  ## The main job on a real model: base, SFT, curation, GRPO, evaluation
 	$(BIN)/trajsmith demo $(DEMO_ARGS)
@@ -48,5 +51,5 @@ test: setup serve-setup bfcl-setup tau2-setup  ## All tests, those on a real mod
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 clean:  ## Remove both environments and the caches; runs/ stays
-	rm -rf .venv .venv-serve .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist build
+	rm -rf .venv .venv-serve .venv-verifiers .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist build
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
