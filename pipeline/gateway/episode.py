@@ -79,6 +79,8 @@ class RecordedEpisode:
         self.closed = False
         self.at_work = 0
         """Tool calls of the environment's session that are going on."""
+        self.calls: dict[tuple[str, str, str], asyncio.Task[ToolResult]] = {}
+        """Calls of replies that were given to the environment's session, by id, name and arguments."""
         self.results: dict[str, ToolResult] = {}
         """What the environment's session answered, by call id; its status and rewards go into the record."""
 
@@ -102,8 +104,7 @@ class RecordedEpisode:
 
     async def answer(self, ask: Ask) -> Answer:
         """The reply to `ask`, sampled unless it was before. Raises RequestError."""
-        if self.closed:
-            raise RequestError(f"episode {self.key} is closed", status=409, code="episode_closed")
+        self.refuse_if_closed()
         self.touch()
         key = ask.key
         task = self._asked.get(key)
@@ -123,6 +124,15 @@ class RecordedEpisode:
     def failed(self) -> bool:
         """Whether something of ours failed and was not made good."""
         return bool(self._failed)
+
+    def refuse_if_closed(self) -> None:
+        """Raise RequestError once the episode is being closed."""
+        if self.closed:
+            raise RequestError(f"episode {self.key} is closed", status=409, code="episode_closed")
+
+    def has_made(self, call_id: str) -> bool:
+        """Whether a reply of this episode made the call."""
+        return any(call.call_id == call_id for one in self.tree.exchanges for call in one.reply.calls)
 
     def touch(self) -> None:
         """Somebody is still at work."""

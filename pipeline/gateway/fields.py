@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -54,13 +55,21 @@ class Fields:
         kinds = kind if isinstance(kind, tuple) else (kind,)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if float in kinds and is_number:
-            return float(value)
+            return self._finite(name, value)
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             names = " or ".join(_NAMES[one] for one in kinds)
             raise RequestError(
                 f"{self.path(name)} must be {names}, got {_kind(value)}", param=self.path(name)
             )
         return value
+
+    def _finite(self, name: str, value: int | float) -> float:
+        try:
+            if math.isfinite(number := float(value)):
+                return number
+        except OverflowError:
+            pass  # an integer beyond every float
+        raise RequestError(f"{self.path(name)} must be a finite number", param=self.path(name))
 
     def need(self, name: str, kind: type | tuple[type, ...]) -> Any:
         """Like `take`, but the field must be there."""
@@ -177,7 +186,7 @@ def read_tool(fields: Fields, schema: str) -> ToolSpec:
     fields.end()
     try:
         argument_problems({}, parameters)
-    except (ConfigError, AttributeError, TypeError) as error:
+    except (ConfigError, AttributeError, TypeError, RecursionError) as error:
         raise RequestError(
             f"{fields.path(schema)} is no JSON Schema of an object: {error}", param=fields.path(schema)
         ) from error

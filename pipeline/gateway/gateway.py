@@ -170,20 +170,34 @@ class Gateway:
         return await self._episode(key).answer(ask)
 
     async def call_tool(self, key: str, name: str, arguments: dict[str, Any], call_id: str) -> ToolResult:
-        """Execute a tool of the environment's session; calls of one episode follow each other."""
+        """Execute a tool of the environment's session; calls of one episode follow each other.
+
+        A call that a reply made is executed once: its repetition gets the stored result, or waits for it.
+        """
         episode = self._episode(key)
         if episode.session is None:
             raise RequestError("this gateway has no environment, so no tools to call", status=404)
+        episode.refuse_if_closed()
         call = ToolCall(call_id=call_id, name=name, arguments=canonical.dumps(arguments))
+        if not episode.has_made(call_id):
+            return await self._called(episode, call)
+        asked = (call_id, name, call.arguments)
+        work = episode.calls.get(asked)
+        if work is None or (work.done() and (work.cancelled() or work.exception())):
+            work = episode.calls[asked] = asyncio.create_task(self._called(episode, call))
+        return await asyncio.shield(work)
+
+    async def _called(self, episode: RecordedEpisode, call: ToolCall) -> ToolResult:
+        assert episode.session is not None, "asked only where there is one"
         checked = check_call(call, episode.session.tools)
         if not checked.ok:
-            text = f"error: {checked.status}: {checked.error}"
+            parts = text_parts(f"error: {checked.status}: {checked.error}")
             result = ToolResult(
-                call_id=call_id, name=name, parts=text_parts(text), status=ToolStatus.TOOL_ERROR
+                call_id=call.call_id, name=call.name, parts=parts, status=ToolStatus.TOOL_ERROR
             )
         else:
             result = await self._executed(episode, call)
-        episode.results[call_id] = result
+        episode.results[call.call_id] = result
         return result
 
     async def _executed(self, episode: RecordedEpisode, call: ToolCall) -> ToolResult:
@@ -202,6 +216,17 @@ class Gateway:
         if result.status is ToolStatus.INFRA_ERROR:
             episode.broke(call.call_id, f"tool {call.name}: {result.text}")
         return result
+
+    async def _settled(self, episode: RecordedEpisode) -> None:
+        """Wait for tools that are at work: what they do is judged, and what they break is no reward."""
+        try:
+            async with (
+                asyncio.timeout(self.settings.verify_seconds),
+                self._tool_locks.setdefault(episode.key, asyncio.Lock()),
+            ):
+                pass
+        except TimeoutError:
+            episode.broke("tools", "a tool was still at work when the episode was closed")
 
     async def close(
         self,
@@ -297,8 +322,10 @@ class Gateway:
         final: str,
     ) -> list[Trajectory]:
         """Build, judge and emit the trajectories; nothing is forgotten before all are emitted."""
-        lines = make_lines(episode.tree.exchanges, final=episode.find(final))
+        last = episode.find(final)
         episode.abandon()
+        await self._settled(episode)
+        lines = make_lines(episode.tree.exchanges, final=last)
         if episode.ending is not None and end.termination.has_reward:
             end = episode.ending
         elif not lines and end.termination.has_reward:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 
 import h11
@@ -126,6 +126,8 @@ class _Connection:
                 if request is None:
                     return
                 response = await _answer(handle, request)
+                if request.method == "HEAD":  # the same answer, its body left out
+                    response = replace(response, body=b"", stream=None)
             except h11.RemoteProtocolError as error:
                 status = error.error_status_hint
                 response = Response(status, b'{"error":{"message":"not a valid HTTP request"}}')
