@@ -79,8 +79,6 @@ class RecordedEpisode:
         self.closed = False
         self.at_work = 0
         """Tool calls of the environment's session that are going on."""
-        self.calls: dict[tuple[str, str, str], asyncio.Task[ToolResult]] = {}
-        """Calls of replies that were given to the environment's session, by id, name and arguments."""
         self.results: dict[str, ToolResult] = {}
         """What the environment's session answered, by call id; its status and rewards go into the record."""
 
@@ -129,10 +127,6 @@ class RecordedEpisode:
         """Raise RequestError once the episode is being closed."""
         if self.closed:
             raise RequestError(f"episode {self.key} is closed", status=409, code="episode_closed")
-
-    def has_made(self, call_id: str) -> bool:
-        """Whether a reply of this episode made the call."""
-        return any(call.call_id == call_id for one in self.tree.exchanges for call in one.reply.calls)
 
     def touch(self) -> None:
         """Somebody is still at work."""

@@ -172,32 +172,22 @@ class Gateway:
     async def call_tool(self, key: str, name: str, arguments: dict[str, Any], call_id: str) -> ToolResult:
         """Execute a tool of the environment's session; calls of one episode follow each other.
 
-        A call that a reply made is executed once: its repetition gets the stored result, or waits for it.
+        A repeated `call_id` executes nothing: the session answers what it answered before.
         """
         episode = self._episode(key)
         if episode.session is None:
             raise RequestError("this gateway has no environment, so no tools to call", status=404)
         episode.refuse_if_closed()
         call = ToolCall(call_id=call_id, name=name, arguments=canonical.dumps(arguments))
-        if not episode.has_made(call_id):
-            return await self._called(episode, call)
-        asked = (call_id, name, call.arguments)
-        work = episode.calls.get(asked)
-        if work is None or (work.done() and (work.cancelled() or work.exception())):
-            work = episode.calls[asked] = asyncio.create_task(self._called(episode, call))
-        return await asyncio.shield(work)
-
-    async def _called(self, episode: RecordedEpisode, call: ToolCall) -> ToolResult:
-        assert episode.session is not None, "asked only where there is one"
         checked = check_call(call, episode.session.tools)
         if not checked.ok:
-            parts = text_parts(f"error: {checked.status}: {checked.error}")
+            text = f"error: {checked.status}: {checked.error}"
             result = ToolResult(
-                call_id=call.call_id, name=call.name, parts=parts, status=ToolStatus.TOOL_ERROR
+                call_id=call_id, name=name, parts=text_parts(text), status=ToolStatus.TOOL_ERROR
             )
         else:
             result = await self._executed(episode, call)
-        episode.results[call.call_id] = result
+        episode.results[call_id] = result
         return result
 
     async def _executed(self, episode: RecordedEpisode, call: ToolCall) -> ToolResult:
