@@ -28,6 +28,8 @@ def check_chat(settings: Mapping[str, Any], *, where: str) -> None:
         wrong = f"unknown {', '.join(unknown)}" if unknown else f"missing {', '.join(missing)}"
         raise ConfigError(f"{where}: {wrong}; a chat is set by {', '.join(_ALLOWED)}")
     check_options(_settings, settings, where=where)
+    if not settings["url"].startswith(("http://", "https://")):
+        raise ConfigError(f"{where}.url must start with http:// or https://, got {settings['url']!r}")
     if not isinstance(settings.get("params") or {}, Mapping):
         raise ConfigError(f"{where}.params must be a mapping of request fields, got {settings['params']!r}")
     for key in ("max_calls", "max_tokens", "max_asks"):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_type_hints
 
+from pipeline.checks.options import check_options
 from pipeline.dotted import is_dotted, load_dotted, where_raised
 from pipeline.environments.base import Environment
 from pipeline.environments.cassette import with_cassette
@@ -36,7 +37,7 @@ BROUGHT = frozenset({"mcp", "openapi", "simulated", "sql", "trl_class", "verifie
 """Of these, the ones that stand for what a user brings: without options there is nothing to load."""
 
 
-def load_environment(name: str, **options: Any) -> Environment:
+def load_environment(name: str, /, **options: Any) -> Environment:
     """The environment `name`, made with `options`. Raises ConfigError naming what exists or what is wrong.
 
     Two options are no factory's, and every environment takes them: `cassette`, e.g. `{"path": "news.jsonl",
@@ -60,6 +61,8 @@ def _made(name: str, options: dict[str, Any]) -> Environment:
     if not is_dotted(path):
         raise ConfigError(f"there is no environment {name!r}; {known}")
     factory = load_dotted(path, what="environment", hint=known)
+    made_of = get_type_hints(factory).get("return") if name in ENVIRONMENTS else factory
+    check_options(made_of or factory, options, where=f"environment {name}")
     try:
         environment = factory(**options)
     except TrajsmithError:

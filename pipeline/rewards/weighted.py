@@ -8,6 +8,7 @@ format 0.2, search 0.1 (DR Tulu), or program rewards with one judged dimension.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,10 +40,12 @@ class Weighted:
                 raise ConfigError(
                     f"reward weighted: a part is {{weight, reward: {{name}}}}, got {dict(part)}"
                 )
-            if isinstance(part["weight"], bool) or not isinstance(part["weight"], int | float):
-                raise ConfigError(f"reward weighted: a weight must be a number, got {part['weight']!r}")
+            weight = part["weight"]
+            number = isinstance(weight, int | float) and not isinstance(weight, bool)
+            if not number or not math.isfinite(weight):
+                raise ConfigError(f"reward weighted: a weight must be a finite number, got {weight!r}")
             built = build_reward(part["reward"], gold=gold, state_dir=state_dir)
-            self.parts.append((float(part["weight"]), built))
+            self.parts.append((float(weight), built))
         names = [reward.name for _, reward in self.parts]
         if not names or len(set(names)) < len(names):
             raise ConfigError(f"reward weighted needs parts of different names, got {names}")

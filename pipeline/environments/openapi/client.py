@@ -47,6 +47,12 @@ class ClientPolicy:
     max_bytes: int = 1_000_000
     """What is read of an answer."""
 
+    def __post_init__(self) -> None:
+        if self.timeout <= 0 or self.max_tries < 1 or self.backoff < 0 or self.max_bytes < 1:
+            raise ConfigError(
+                f"{self}: timeout above 0, max_tries and max_bytes at least 1, backoff at least 0"
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:

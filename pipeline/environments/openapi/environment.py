@@ -7,6 +7,7 @@ is the server itself. Not covered: tools that only have a document (`pipeline.en
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from pipeline.environments.task_file import TaskRules, file_checks, file_gold, r
 from pipeline.environments.tools import ToolLimits
 from pipeline.errors import ConfigError
 
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 VERIFIER = "openapi/task_file/1"
 _PLAIN_SCHEMES: dict[str, dict[str, Any]] = {
     "bearer": {"type": "http", "scheme": "bearer"},
@@ -67,6 +69,8 @@ class OpenApiEnvironment:
         to, as local files. `deterministic`: answers need no cassette; by default where each session gets a
         fresh world (start, reset, session_header).
         """
+        if session_header and not _HEADER.fullmatch(session_header):
+            raise ConfigError(f"session_header {session_header!r} is no name of a header, such as X-Session")
         self.name = name
         self.limits = limits if isinstance(limits, ToolLimits) else ToolLimits(**(limits or {}))
         self.num_open = 0

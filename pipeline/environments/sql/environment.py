@@ -21,9 +21,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from data import canonical
 from data.messages import assistant, system, user
@@ -52,16 +52,19 @@ _READ_TOOLS = ("list_tables", "describe", "query", "submit")
 _WRITE_TOOLS = ("list_tables", "describe", "query")
 
 
+Statement = Annotated[str, StringConstraints(pattern=r"\S")]
+
+
 class SqlTaskRow(BaseModel):
     """One task as written."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     question: str = Field(min_length=1)
-    gold_sql: str | list[str]
+    gold_sql: Statement | list[Statement]
     db: str = ""
     ignore_columns: list[str] = Field(default_factory=list)
-    split: str = "train"
+    split: str = Field(default="train", min_length=1)
     template: str = "question"
     tags: list[str] = Field(default_factory=list)
     system: str = ""
@@ -134,9 +137,14 @@ class SqlEnvironment(ToolEnvironment):
             (FileSession,),
             {"sources": sources, "statement_limits": limits},
         )
-        self._tasks = [
-            _task(row, f"{tasks}, line {line}", sources, limits) for line, row in _rows(Path(tasks))
-        ]
+        lines: dict[str, tuple[int, Task]] = {}
+        for line, row in _rows(Path(tasks)):
+            where = f"{tasks}, line {line}"
+            task = _task(row, where, sources, limits)
+            first, _ = lines.setdefault(task.task_id, (line, task))
+            if first != line:
+                raise ConfigError(f"{where}: the same task as in line {first}; change or remove one")
+        self._tasks = [task for _, task in lines.values()]
         if not self._tasks:
             raise ConfigError(f"{tasks} holds no tasks; the docstring of {__name__} shows one")
         self.splits = tuple(dict.fromkeys(task.split for task in self._tasks))
@@ -155,6 +163,9 @@ class SqlEnvironment(ToolEnvironment):
 
 def load(**options: Any) -> SqlEnvironment:
     """The environment over the user's files; options are those of SqlEnvironment."""
+    missing = [name for name in ("databases", "tasks") if name not in options]
+    if missing:
+        raise ConfigError(f"environment sql needs the options {' and '.join(missing)} (paths of files)")
     return SqlEnvironment(**options)
 
 
@@ -255,13 +266,23 @@ def _prove_gold(row: SqlTaskRow, where: str, source: Source, limits: SqlLimits) 
         before = table_states(database, ignored) if row.changes else {}
         results = [database.run(statement) for statement in row.statements]
         unchanged = row.changes and same_states(before, table_states(database, ignored))
+        unknown = _unknown_columns(database, row) if row.ignore_columns else ""
     except ToolError as error:
         raise ConfigError(f"{where}: gold_sql fails: {error}") from error
     finally:
         database.close()
+    if unknown:
+        raise ConfigError(
+            f"{where}: ignore_columns has {unknown}, which is no table.column of {row.db or 'it'}"
+        )
     if unchanged:
         raise ConfigError(f"{where}: gold_sql changes nothing, so doing nothing would score")
     if not row.changes and not results[0].complete:
         raise ConfigError(
             f"{where}: gold_sql returns more than {limits.max_rows} rows; raise statement_limits max_rows"
         )
+
+
+def _unknown_columns(database: Database, row: SqlTaskRow) -> str:
+    known = {f"{table}.{name}" for table, (names, _) in database.contents().items() for name in names}
+    return ", ".join(name for name in row.ignore_columns if name not in known)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Literal, Protocol
 
 import pytest
 
@@ -27,11 +29,42 @@ class Taker:
     on: bool = False
     inner: Inner | None = None
     target: Mapping[str, float] | None = None
+    file: str | Path = ""
+    kinds: Sequence[str] | str = ()
+    mode: Literal["a", "b"] = "a"
+    speaker: Speaks | str | None = None
+    side: Side = "left"  # type: ignore[assignment]
+    names: frozenset[str] = frozenset()
+    rows: Sequence[Mapping[str, Any] | Speaks] = ()
+
+
+class Side(StrEnum):
+    LEFT = "left"
+    RIGHT = "right"
+
+
+class Speaks(Protocol):
+    def speak(self) -> str: ...
+
+
+class Base:
+    def __init__(self, *, size: int = 0, **options: Any) -> None: ...
+
+
+class Passes(Base):
+    def __init__(self, *, name: str = "", **options: Any) -> None: ...
 
 
 @pytest.mark.parametrize(
     "options",
-    [{"k": 3, "share": 1, "limit": None, "name": "a", "on": True}, {"inner": {"rank": 2}}, {"target": 5}, {}],
+    [
+        {"k": 3, "share": 1, "limit": None, "name": "a", "on": True},
+        {"inner": {"rank": 2}},
+        {},
+        {"target": {"x": 1}, "file": Path("a"), "kinds": ["a"], "mode": "b", "speaker": object()},
+        {"side": "right", "names": ["a"]},
+        {"file": "a", "kinds": "a", "speaker": "m:f", "rows": [{"a": 1}, object()]},
+    ],
 )
 def test_what_fits_passes(options: dict[str, Any]) -> None:
     check_options(Taker, options, where="options")
@@ -49,9 +82,27 @@ def test_what_fits_passes(options: dict[str, Any]) -> None:
         ({"share": math.nan}, "options.share: Input should be a finite number; got nan"),
         ({"name": 3}, "options.name: Input should be a valid string; got 3"),
         ({"on": "yes"}, "options.on: Input should be a valid boolean; got 'yes'"),
+        ({"target": 5}, "options.target must be a mapping to a number or null; got 5"),
+        ({"target": {"x": "y"}}, "options.target must be a mapping to a number"),
+        ({"file": 3}, "options.file must be a text or a path; got 3"),
+        ({"kinds": 3}, "options.kinds must be a list, each a text or a text; got 3"),
+        ({"kinds": [3]}, "options.kinds must be a list, each a text"),
+        ({"side": "up"}, "options.side must be 'left' or 'right'; got 'up'"),
+        ({"names": "a"}, "options.names must be a list, each a text"),
+        ({"mode": "c"}, "options.mode must be 'a' or 'b'; got 'c'"),
+        ({"speaker": 3}, "options.speaker must be a Speaks or a text or null; got 3"),
+        ({"rows": "abc"}, "options.rows must be a list, each a mapping or a Speaks; got 'abc'"),
+        ({"rows": {"a": 1}}, "options.rows must be a list"),
+        ({"rows": [3]}, "options.rows must be a list"),
+        ({"inner": {"rang": 1}}, "options.inner has no rang; it has rank"),
         ({"inner": {"rank": "x"}}, "options.inner.rank: Input should be a valid integer; got 'x'"),
     ],
 )
 def test_a_wrong_type_is_named(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         check_options(Taker, options, where="options")
+
+
+def test_options_that_are_passed_on_are_checked_as_well() -> None:
+    with pytest.raises(ConfigError, match=r"x.size: Input should be a valid integer; got 'a'"):
+        check_options(Passes, {"name": "n", "size": "a", "unknown": 1}, where="x")

@@ -33,6 +33,23 @@ def test_options_and_dotted_paths() -> None:
         ("nowhere.at_all:make", {}, "there is no module 'nowhere'"),
         ("pipeline.environments.counter:make", {}, "counter.py) has no 'make'"),
         ("counter", {"colour": 1}, "does not take these options ['colour']"),
+        ("sql", {}, "environment sql needs the options databases and tasks"),
+        (
+            "sql",
+            {"databases": 3},
+            "environment sql.databases must be a text or a path or a mapping to a text",
+        ),
+        (
+            "openapi",
+            {"start": "python"},
+            "environment openapi.start must be a list, each a text; got 'python'",
+        ),
+        (
+            "search_desk",
+            {"hops": 3},
+            "environment search_desk.hops must be a list, each a whole number; got 3",
+        ),
+        ("bfcl_single_turn", {"max_tokens": "a"}, "bfcl_single_turn.max_tokens: Input should be a valid"),
         ("builtins:dict", {}, "dict lacks name, version, splits, tasks, open, gold"),
         (
             "travel_desk",
@@ -45,3 +62,8 @@ def test_errors_name_what_exists(name: str, options: dict[str, object], text: st
     with pytest.raises(ConfigError) as caught:
         load_environment(name, **options)
     assert text in str(caught.value)
+
+
+def test_an_option_may_be_called_name() -> None:
+    with pytest.raises(ConfigError, match="environment openapi needs the options document and tasks"):
+        load_environment("openapi", name="mine")

@@ -185,3 +185,25 @@ def test_yaml_tasks(tmp_path: Path) -> None:
     file.write_text("- question: How many?\n  gold_sql: SELECT count(*) FROM orders\n", encoding="utf-8")
     environment = SqlEnvironment(**options | {"tasks": file})
     assert [task.prompt[-1].text for task in environment.tasks("train")] == ["How many?"]
+
+
+@pytest.mark.parametrize(
+    ("row", "wrong"),
+    [
+        ({"question": "a", "gold_sql": " "}, "line 1: gold_sql"),
+        ({"question": "a", "gold_sql": "SELECT 1", "split": ""}, "line 1: split"),
+        (
+            {"question": "a", "gold_sql": "UPDATE orders SET total = 0", "ignore_columns": ["orders.none"]},
+            "line 1: ignore_columns has orders.none",
+        ),
+    ],
+)
+def test_more_wrong_rows_are_named(tmp_path: Path, row: dict[str, Any], wrong: str) -> None:
+    with pytest.raises(ConfigError, match=wrong):
+        SqlEnvironment(**write(tmp_path, [row]))
+
+
+def test_the_same_task_twice_is_told(tmp_path: Path) -> None:
+    row = {"question": "a", "gold_sql": "SELECT 1"}
+    with pytest.raises(ConfigError, match="line 2: the same task as in line 1"):
+        SqlEnvironment(**write(tmp_path, [row, row]))
