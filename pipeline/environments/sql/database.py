@@ -6,7 +6,7 @@ damaged raises EnvironmentFailure. Not covered: how an engine keeps to it (`sqli
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -50,6 +50,10 @@ class Database(Protocol):
         """Execute one statement; `measured` asks for its cost. Raises ToolError, EnvironmentFailure."""
         ...
 
+    def reads(self, sql: str) -> frozenset[str]:
+        """The tables a query reads; none where that is not known."""
+        ...
+
     def tables(self) -> Sequence[str]:
         """Names of tables and views, sorted."""
         ...
@@ -88,4 +92,8 @@ class Source(Protocol):
 
     def open(self, *, writable: bool, limits: SqlLimits) -> Database:
         """A fresh copy."""
+        ...
+
+    def halves(self, reads: frozenset[str], *, limits: SqlLimits) -> Iterator[Database]:
+        """Two copies, each with the rows of `reads` that the other lacks; none where they cannot be made."""
         ...

@@ -57,6 +57,10 @@ class DuckDatabase:
             cost = self._measure(sql) if measured and kind == "SELECT" else None
             return self._fetch(sql, cost)
 
+    def reads(self, sql: str) -> frozenset[str]:
+        """Not known."""
+        return frozenset()
+
     def tables(self) -> Sequence[str]:
         """Names of tables and views of the main schema, sorted."""
         found = self._connection.execute(
@@ -228,6 +232,10 @@ class DuckSource:
             self._shared = _connect(self._file, read_only=True, limits=limits)
         except duckdb.Error as error:
             raise ConfigError(f"{path} is not a readable DuckDB database: {error}") from error
+
+    def halves(self, reads: frozenset[str], *, limits: SqlLimits) -> Iterator[DuckDatabase]:
+        """None."""
+        return iter(())
 
     def open(self, *, writable: bool, limits: SqlLimits) -> DuckDatabase:
         """Readers share one copy, each through a cursor; a writer gets a file of its own."""

@@ -33,6 +33,7 @@ from pipeline.environments.gold import Plan, PlannedGold, call
 from pipeline.environments.plain_yaml import parse_items, read_text
 from pipeline.environments.sql.database import Database, Source, SqlLimits
 from pipeline.environments.sql.duckdb_engine import DuckSource
+from pipeline.environments.sql.hard_coded import is_hard_coded
 from pipeline.environments.sql.session import (
     SqlSession,
     judge_change,
@@ -107,14 +108,20 @@ class FileSession(SqlSession):
                 fresh=self.open_database,
                 ignored=frozenset(private["ignored"]),
             )
-        return judge_query(self.state["submitted"], private["gold_sql"][0], databases=[self.open_database])
+        submitted, gold = self.state["submitted"], private["gold_sql"][0]
+        found = judge_query(submitted, gold, databases=[self.open_database])
+        source = self.sources[self.task.state_value()["db"]]
+        if found["success"] and is_hard_coded(submitted, gold, source=source, limits=self.limits):
+            return {"success": 0.0, "submitted": 1.0, "hard_coded": 1.0}
+        return found
 
 
 class SqlEnvironment(ToolEnvironment):
     """`databases`: a path or name to path; `tasks`: a .jsonl or .yaml file (see the module docstring).
 
-    The reward is 0 or 1. What a query cost stands beside it as `cost_ratio`: engine steps (SQLite) or rows
-    (DuckDB) over gold's, never seconds; `pipeline.rewards.sql` turns it into a penalty.
+    The reward is 0 or 1; a query that spells out the right rows scores 0 (`hard_coded`). What a query cost
+    stands beside it as `cost_ratio`: engine steps (SQLite) or rows (DuckDB) over gold's, never seconds;
+    `pipeline.rewards.sql` turns it into a penalty.
     """
 
     name = "sql"
@@ -253,7 +260,7 @@ def _task(row: SqlTaskRow, where: str, sources: Mapping[str, Source], limits: Sq
         tools=tools,
         state=canonical.dumps({"db": name, "digest": sources[name].digest, "writable": row.changes}),
         private=canonical.dumps({"gold_sql": row.statements, "ignored": row.ignore_columns}),
-        verifier="sql/end_state/1" if row.changes else "sql/result_set/1",
+        verifier="sql/end_state/1" if row.changes else "sql/result_set/2",
         budget=Budget(max_turns=12),
     )
 

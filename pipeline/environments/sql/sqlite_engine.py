@@ -11,13 +11,14 @@ may use in it.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import shutil
 import sqlite3
 import tempfile
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pipeline.environments.sql.database import MAX_SQL_LENGTH, SqlLimits
@@ -76,6 +77,24 @@ class SqliteDatabase:
             self.restore(image)
         else:
             self._guard()
+
+    def reads(self, sql: str) -> frozenset[str]:
+        """The tables a query reads, those behind views, too; none where it does not run."""
+        found: set[str] = set()
+
+        def note(action: int, name: str | None, *rest: str | None) -> int:
+            if action == sqlite3.SQLITE_READ and name and not name.startswith("sqlite_"):
+                found.add(name)
+            return _reader(action, name, *rest)
+
+        self._connection.set_authorizer(note)
+        try:
+            self._connection.execute(f"EXPLAIN {sql}").fetchall()
+        except sqlite3.Error:
+            return frozenset()
+        finally:
+            self._arm()
+        return frozenset(found)
 
     def run(self, sql: str, *, measured: bool = False) -> ResultSet:
         """Execute one statement, always measured; all effects of a failed one are undone."""
@@ -229,6 +248,21 @@ class SqliteSource:
             connection.close()
         except sqlite3.Error as error:
             raise ConfigError(f"{path} is not a readable SQLite database: {error}") from error
+
+    def halves(self, reads: frozenset[str], *, limits: SqlLimits) -> Iterator[SqliteDatabase]:
+        """Copies of a small database, each without every second row of the tables in `reads`: what one lacks
+        the other has. None for a large database."""
+        for remainder in (0, 1) if self._image else ():
+            connection = sqlite3.connect(":memory:", isolation_level=None)
+            try:
+                connection.deserialize(self._image)
+                for name in reads:
+                    with contextlib.suppress(sqlite3.Error):  # views, virtual tables, tables without a rowid
+                        connection.execute(f"DELETE FROM {_quoted(name)} WHERE rowid % 2 = {remainder}")
+                image = connection.serialize()
+            finally:
+                connection.close()
+            yield SqliteDatabase(image, limits=limits)
 
     def open(self, *, writable: bool, limits: SqlLimits) -> SqliteDatabase:
         """A small database is copied in memory; a large one is shared while it is only read."""

@@ -207,3 +207,49 @@ def test_the_same_task_twice_is_told(tmp_path: Path) -> None:
     row = {"question": "a", "gold_sql": "SELECT 1"}
     with pytest.raises(ConfigError, match="line 2: the same task as in line 1"):
         SqlEnvironment(**write(tmp_path, [row, row]))
+
+
+@pytest.mark.parametrize(
+    ("word", "sql", "success"),
+    [
+        ("How many", "SELECT 2", 0.0),
+        ("How many", "SELECT 2 FROM customers LIMIT 1", 0.0),
+        ("How many", "SELECT 2 FROM orders LIMIT 1", 0.0),
+        ("How many", "SELECT count(*) * 0 + 2 FROM customers", 0.0),
+        ("How many", "WITH t(n) AS (VALUES (2)) SELECT n FROM t", 0.0),
+        ("biggest first", "VALUES ('Bo', 99.9), ('Ada', 24.5), ('Cleo', 19.25)", 0.0),
+        ("no order", "SELECT 'Dov'", 0.0),
+        ("no order", "SELECT name FROM customers WHERE name = 'Dov'", 1.0),  # mixed: not covered
+        ("How many", "SELECT sum(city = 'Oslo') FROM customers", 1.0),
+        ("How many", "SELECT count(id) FROM (SELECT * FROM customers) WHERE city LIKE 'oslo'", 1.0),
+        (
+            "biggest first",
+            "SELECT (SELECT name FROM customers WHERE id = customer_id), sum(total) FROM orders "
+            "GROUP BY customer_id ORDER BY 2 DESC",
+            1.0,
+        ),
+        (
+            "no order",
+            "SELECT name FROM customers c LEFT JOIN orders o ON o.customer_id = c.id WHERE o.id IS NULL",
+            1.0,
+        ),
+        (
+            "no order",
+            "SELECT name FROM customers EXCEPT SELECT name FROM customers c, orders o WHERE c.id = "
+            "o.customer_id",
+            1.0,
+        ),
+    ],
+)
+def test_spelling_the_rows_out_is_no_query(
+    run: Run, shop: SqlEnvironment, word: str, sql: str, success: float
+) -> None:
+    found = components(submit(run, shop, word, sql))
+    assert found["success"] == success and (success or found["hard_coded"] == 1.0)
+
+
+def test_a_join_that_changes_nothing_may_be_left_out(run: Run, tmp_path: Path) -> None:
+    joined = "SELECT DISTINCT o.state FROM orders o JOIN customers c ON c.id = o.customer_id"
+    environment = SqlEnvironment(**write(tmp_path, [{"question": "Which states?", "gold_sql": joined}]))
+    assert submit(run, environment, "Which", "SELECT DISTINCT state FROM orders").success
+    assert submit(run, environment, "Which", "SELECT state FROM orders GROUP BY state").success
