@@ -1,14 +1,17 @@
 """The diagnosis stage: the newest evaluation of a run (else its own trajectories) against played gold.
 
-Gold is played once per task, in this process and unrecorded, so that a failure can be told as a wrong
-tool or argument instead of only a wrong end state. Not covered: the kinds (`pipeline.diagnosis`).
+Gold is played once per task, in this process and unrecorded (media that its tools answer are dropped), so
+that a failure can be told as a wrong tool or argument instead of only a wrong end state. Not covered: the
+kinds (`pipeline.diagnosis`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from data.media import MediaStore
 from data.messages import ToolCall
 from data.store import Store
 from data.tasks import Task
@@ -38,9 +41,12 @@ async def diagnose_run(store: Store) -> tuple[Diagnosis | None, str]:
 async def gold_calls(environment: Environment, tasks: Iterable[Task]) -> dict[str, Sequence[ToolCall]]:
     """Task id to the calls its gold makes; raises what the environment raises."""
     known: dict[str, Sequence[ToolCall]] = {}
-    for task in tasks:
-        played = await play(environment, task, environment.gold(task))
-        known[task.task_id] = [call for turn in played.turns for call in turn.tool_calls]
+    with TemporaryDirectory(prefix="trajsmith-diagnose-") as folder:
+        if hasattr(environment, "media"):
+            environment.media = MediaStore(Path(folder))
+        for task in tasks:
+            played = await play(environment, task, environment.gold(task))
+            known[task.task_id] = [call for turn in played.turns for call in turn.tool_calls]
     return known
 
 

@@ -9,6 +9,7 @@ import pytest
 from data import canonical
 from data.media import MediaStore
 from data.messages import PartType, ToolStatus
+from flows.stages.diagnose import gold_calls
 from pipeline.environments.check import check_environment
 from pipeline.environments.play import play
 from pipeline.environments.registry import load_environment
@@ -21,6 +22,13 @@ def test_the_check_is_green(run: Run, name: str) -> None:
     environment = load_environment(f"examples.own_tools.{name}:load")
     results = run(check_environment(environment, num_tasks=1 if name == "mcp_desk" else 12))
     assert [result for result in results if not result.passed] == []
+
+
+def test_gold_that_answers_pictures_can_be_played_without_a_run(run: Run) -> None:
+    environment = load_environment("examples.own_tools.stateful:load")
+    task = next(environment.tasks("train"))
+    known = run(gold_calls(environment, [task]))
+    assert [call.name for call in known[task.task_id]] == ["crane", "crane"]
 
 
 def test_functions_show_rich_schemas_and_get_python_objects(run: Run) -> None:
