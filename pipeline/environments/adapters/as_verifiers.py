@@ -5,8 +5,10 @@
     from verifiers.v1.harnesses.null import NullHarness
     __all__ = ["NullHarness", "TrajsmithTaskset"]
 
-    vf-eval travel-desk-vf --env.taskset.environment travel_desk --env.taskset.split dev --no-push
+    vf-eval travel-desk-vf --env.taskset.environment travel_desk --env.taskset.split dev \\
+        --env.agent.runtime.type subprocess --client.base-url URL --model NAME --no-push
 
+Without `--env.agent.runtime.type subprocess` and `--no-push`, vf-eval rents a sandbox and uploads the run.
 This module needs `verifiers` and is imported in its environment only (.venv-verifiers, or prime-rl's with
 trajsmith's base install). A task's row there names the task and shows its prompt; private parts stay here.
 The session lives in the rollout's tool server, which writes every result into the rollout's state; after the
@@ -25,10 +27,6 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
-import verifiers.v1 as vf
-from mcp.types import CallToolResult, TextContent
-from mcp.types import Tool as McpTool
-
 from data import canonical
 from data.messages import Role, ToolCall, ToolResult, ToolStatus, Turn, assistant, text_parts, user
 from data.messages import tool as tool_turn
@@ -36,7 +34,17 @@ from data.tasks import Task
 from pipeline.environments.base import Environment, Session
 from pipeline.environments.play import make_trajectory
 from pipeline.environments.registry import load_environment
-from pipeline.errors import ConfigError, EnvironmentFailure
+from pipeline.errors import ConfigError, EnvironmentFailure, MissingExtraError
+
+try:
+    import verifiers.v1 as vf
+    from mcp.types import CallToolResult, TextContent
+    from mcp.types import Tool as McpTool
+except ImportError as error:
+    raise MissingExtraError(
+        f"this module is for an environment that has verifiers ({error}); run `make verifiers-setup` and use "
+        "the programs of .venv-verifiers, such as .venv-verifiers/bin/vf-eval"
+    ) from error
 
 
 class TrajsmithData(vf.TaskData):
@@ -124,6 +132,8 @@ class TrajsmithTask(vf.Task[TrajsmithData, TrajsmithState, vf.TaskConfig]):
         """The verifier's total; its components become metrics. Raises what may not be a reward."""
         if trace.state.over not in ("", "finished"):
             raise EnvironmentFailure(trace.state.over)
+        if trace.is_timeout:
+            raise EnvironmentFailure(f"{trace.stop_condition}: what was slow may be a server, so it is no 0")
         environment, task = find_task(self.data)
         if trace.is_truncated:
             return task.budget.exhausted_reward

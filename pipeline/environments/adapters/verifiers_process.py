@@ -64,7 +64,7 @@ class VerifiersProcess:
                 env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
             )
         self.close = weakref.finalize(self, _end, self._process, folder)
-        spec = canonical.dumps({"taskset": taskset, "config": dict(config)})
+        spec = canonical.dumps({"taskset": taskset, "config": dict(config), "folder": folder})
         assert self._process.stdin is not None and self._process.stdout is not None
         with suppress(BrokenPipeError):
             self._process.stdin.write(spec.encode() + b"\n")

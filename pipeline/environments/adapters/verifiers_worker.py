@@ -25,7 +25,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 LINE_LIMIT = 64 * 2**20
 _PRELOADED = (
@@ -246,6 +246,18 @@ class Episode:
         server._pull_state, server._push_state = pull, push
 
 
+class Answering(Protocol):
+    """What answers the requests of one connection."""
+
+    def answers(self, request: dict[str, Any]) -> AsyncIterator[Any]:
+        """The answers to one request."""
+        ...
+
+    async def close(self) -> None:
+        """The connection is over."""
+        ...
+
+
 class Conversation:
     """One connection: requests answered in order, by name."""
 
@@ -280,7 +292,7 @@ class Conversation:
         return make_config(self._kind, self._spec["taskset"], self._spec["config"] | dict(changes))
 
 
-async def converse(connection: socket.socket, conversation: Conversation) -> None:
+async def converse(connection: socket.socket, conversation: Answering) -> None:
     """Answer until the other side hangs up."""
     reader, writer = await asyncio.open_connection(sock=connection, limit=LINE_LIMIT)
     try:
@@ -299,11 +311,9 @@ async def converse(connection: socket.socket, conversation: Conversation) -> Non
         writer.close()
 
 
-def serve(listener: socket.socket, conversation: Callable[[], Conversation]) -> None:
+def serve(listener: socket.socket, conversation: Callable[[], Answering]) -> None:
     """Fork for every connection until standard input ends."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    for name in _PRELOADED:
-        importlib.import_module(name)
     gc.freeze()  # what is loaded so far stays shared between the processes
     with selectors.DefaultSelector() as selector:
         for source in (sys.stdin, listener):
@@ -315,7 +325,7 @@ def serve(listener: socket.socket, conversation: Callable[[], Conversation]) -> 
             connection.close()
 
 
-def _child(connection: socket.socket, listener: socket.socket, conversation: Conversation) -> None:
+def _child(connection: socket.socket, listener: socket.socket, conversation: Answering) -> None:
     code = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -328,28 +338,37 @@ def _child(connection: socket.socket, listener: socket.socket, conversation: Con
         os._exit(code)
 
 
-def main(address: str) -> None:
+def begin(spec: Mapping[str, Any]) -> tuple[dict[str, Any], Callable[[], Answering]]:
+    """What the taskset is, and what makes a conversation about it."""
+    kind, module = load_taskset_class(spec["taskset"])
+    make_config(kind, spec["taskset"], spec["config"])
+    problems = uncovered_by_class(kind, module)
+    if problems:
+        raise NotCoveredError("; ".join(problems))
+    for name in _PRELOADED:
+        importlib.import_module(name)
+    runtimes: Any = importlib.import_module("verifiers.v1.runtimes.subprocess")
+    runtimes.CACHE_DIR = Path(spec["folder"])  # goes with its owner, also where an episode was ended
+    return describe(kind, module), lambda: Conversation(spec, kind)
+
+
+def main(address: str, start: Callable[[Mapping[str, Any]], Any] = begin) -> None:
     """Load the taskset named on standard input, say what it is, serve."""
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what the taskset prints must not mix with the answer
     sys.path.append(os.getcwd())
     try:
-        spec = json.loads(sys.stdin.readline())
-        kind, module = load_taskset_class(spec["taskset"])
-        make_config(kind, spec["taskset"], spec["config"])
-        problems = uncovered_by_class(kind, module)
-        if problems:
-            raise NotCoveredError("; ".join(problems))
+        about, conversation = start(json.loads(sys.stdin.readline()))
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(address)
         listener.listen(128)
-        told: dict[str, Any] = {"ok": describe(kind, module)}
+        told: dict[str, Any] = {"ok": about}
     except Exception as error:
         told = {"error": _told(error)}
     answer.write(json.dumps(told) + "\n")
     answer.close()
     if "ok" in told:
-        serve(listener, lambda: Conversation(spec, kind))
+        serve(listener, conversation)
 
 
 def _told(error: Exception) -> str:
