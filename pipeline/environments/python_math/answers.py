@@ -1,7 +1,9 @@
 """The typed final answer: what stands in the last `\\boxed{}`, read as an exact rational number.
 
-Read are integers (thousands may be set off by commas), fractions `a/b` and `\\frac{a}{b}`, and decimals,
-which are exact too: 0.75 is 3/4 and 0.333 is not 1/3. Not covered: expressions, units, roots, words.
+Read are integers, decimals, which are exact too (0.75 is 3/4 and 0.333 is not 1/3), fractions `a/b`,
+`\\frac{a}{b}` and `\\frac12`, each with a sign, `$` around it or a dot at its end. Thousands may be set off,
+by commas (`1,234`, `1{,}234`) or spaces (`1 234`, `1\\,234`). Not covered, so no number: expressions, mixed
+numbers (`2 1/2`), decimal commas, exponents, percent, units, roots, words.
 """
 
 from __future__ import annotations
@@ -10,10 +12,14 @@ import re
 from fractions import Fraction
 
 _BOXED = "\\boxed{"
-_NUMBER = r"[+-]?\d+(?:\.\d+)?"
-_FRACTION = re.compile(rf"({_NUMBER})(?:/(\d+(?:\.\d+)?))?")
-_LATEX = re.compile(r"([+-]?)\\[dt]?frac\{([+-]?\d+)\}\{([+-]?\d+)\}")
-_THOUSANDS = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+")
+_SIGN = "([+\u2212-]?)"
+_SPACE = r"(?:\\[,:; !]|\s)"
+_DIGITS = rf"(?:[0-9]{{1,3}}(?:(?:,|\{{,\}}|{_SPACE})[0-9]{{3}})+|[0-9]+)"
+_DECIMAL = rf"({_DIGITS}(?:\.[0-9]*)?|\.[0-9]+)"
+_PLAIN = re.compile(rf"{_SIGN}{_SPACE}*{_DECIMAL}(?:{_SPACE}*/{_SPACE}*{_DECIMAL})?")
+_PART = rf"(?:\{{\s*{_SIGN}\s*({_DIGITS})\s*\}}|([0-9]))"
+_LATEX = re.compile(rf"{_SIGN}{_SPACE}*\\[dt]?frac\s*{_PART}\s*{_PART}\.?")
+_AROUND = re.compile(rf"^(?:\$|{_SPACE})+|(?:\$|{_SPACE})+$")
 MAX_LENGTH = 4000
 
 
@@ -32,14 +38,21 @@ def boxed(text: str) -> str | None:
 
 def read_number(text: str) -> Fraction | None:
     """The number a text is, None where it is none."""
-    text = re.sub(r"\\[,!; ]|\$|\s", "", text[:MAX_LENGTH])
-    if _THOUSANDS.fullmatch(text):
-        text = text.replace(",", "")
-    latex = _LATEX.fullmatch(text)
-    plain = _FRACTION.fullmatch(text)
-    try:
-        if latex:
-            return Fraction(int(f"{latex[1]}1")) * Fraction(int(latex[2]), int(latex[3]))
-        return Fraction(plain[1]) / Fraction(plain[2] or "1") if plain else None
-    except ZeroDivisionError:
+    if len(text) > MAX_LENGTH:
         return None
+    text = _AROUND.sub("", text)
+    try:
+        if latex := _LATEX.fullmatch(text):
+            sign, *parts = latex.groups(default="")
+            above, below = (_value(parts[at], parts[at + 1] or parts[at + 2]) for at in (0, 3))
+            return _value(sign, "1") * above / below
+        if plain := _PLAIN.fullmatch(text):
+            return _value(plain[1], plain[2]) / _value("", plain[3] or "1")
+    except ZeroDivisionError:
+        pass  # a fraction over nothing is no number
+    return None
+
+
+def _value(sign: str, digits: str) -> Fraction:
+    number = Fraction(re.sub(r"[^0-9.]", "", digits).removesuffix("."))
+    return number if sign in ("", "+") else -number

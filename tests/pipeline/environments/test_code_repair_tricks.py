@@ -142,3 +142,23 @@ def test_exact_values_only() -> None:
         [False, True, False],
         [False, False, True],
     ]
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_a_right_repair_may_look_quite_different(run: Run, repair_world: CodeRepair, newline: str) -> None:
+    """Imports of 20,000 lines and more are not the agent's steps, a thread left running is not waited for."""
+    task = broken(program="merge_sorted")
+    [[_, name]] = task.state_value()["functions"]
+    code = (
+        "from __future__ import annotations\n"
+        "import fractions, logging, statistics, threading, time, unittest\n"
+        "from typing import Any, Sequence\n\n"
+        "threading.Thread(target=time.sleep, args=(600,)).start()\n\n\n"
+        "class Merger:\n\tdef run(self, *lists: Sequence[Any]) -> tuple[Any, ...]:\n"
+        "\t\tprint('größer', lists)\n\t\treturn tuple(sorted(lists[0] + lists[1]))\n\n\n"
+        f"def {name}(*args: Any) -> Any:\n\treturn Merger().run(*args)\n\n\n"
+        "if __name__ == '__main__':\n\traise SystemExit(1)\n"
+    )
+    trajectory = submitted(run, repair_world, task, code.replace("\n", newline))
+    assert results(trajectory)[1] == "5 of 5 passed"
+    assert trajectory.reward is not None and trajectory.reward.total == 1.0
