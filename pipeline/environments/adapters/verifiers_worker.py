@@ -46,13 +46,14 @@ class NotCoveredError(Exception):
 def load_taskset_class(name: str) -> tuple[type[Any], Any]:
     """The Taskset class of an installed id or of `package.module:Class`, and its module."""
     import verifiers.v1 as vf
-    from verifiers.v1.utils.loaders import taskset_class
+    from verifiers.v1.utils.loaders import import_taskset, taskset_class
 
     module_name, colon, attribute = name.partition(":")
-    found = getattr(importlib.import_module(module_name), attribute) if colon else taskset_class(name)
+    module = importlib.import_module(module_name) if colon else import_taskset(name)
+    found = getattr(module, attribute) if colon else taskset_class(name)
     if not (isinstance(found, type) and issubclass(found, vf.Taskset)):
         raise TypeError(f"{name} is {found!r}, no verifiers.v1 Taskset class")
-    return found, sys.modules[found.__module__]
+    return found, module
 
 
 def make_config(kind: type[Any], name: str, values: Mapping[str, Any]) -> Any:

@@ -93,11 +93,16 @@ def test_a_failed_reward_is_a_failed_judge() -> None:
 
 
 @pytest.mark.slow
-def test_what_is_not_covered_is_named() -> None:
+def test_what_is_not_covered_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         ConfigError, match=r"enough\(\) is an @intercept or @stop hook; its tasks need a container"
     ):
         taskset("BoxedTaskset")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    with pytest.raises(
+        ConfigError, match=r"'exported-desk': .* does not cover it: over\(\) is an @intercept"
+    ):
+        load_environment("verifiers", taskset="exported-desk")
     with pytest.raises(ConfigError, match="a simulated user opens the conversation"):
         list(taskset("TalkativeTaskset").tasks("train"))
     with pytest.raises(ConfigError, match="ModuleNotFoundError: taskset 'no-such'"):
