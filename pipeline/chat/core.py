@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +20,10 @@ from typing import Any
 from data import canonical
 from data.messages import ToolSpec, Turn, text_parts, user
 from pipeline.errors import BudgetExceededError, ConfigError, StructuredReplyError
+
+_START = re.compile(r"[{\[]")
+_MAX_STARTS = 256
+"""Places where a value may begin that are tried: a reply of nothing but brackets would take minutes."""
 
 
 @dataclass(slots=True)
@@ -158,18 +163,29 @@ def read_structured(text: str, schema: dict[str, Any]) -> tuple[Any, str]:
 
 
 def _other_values(text: str, value: Any, validator: Any) -> bool:
-    """Whether another object or array in the text fits as well: a reply with two verdicts has none."""
-    decoder, start, stripped = _decoder(), 0, text.strip()
+    """Whether another object or array in the text fits as well: a reply with two verdicts has none.
+
+    Also where the text breaks off in too many places to tell.
+    """
+    decoder, start, stripped, broken = _decoder(), 0, text.strip(), 0
     while 0 <= start < len(stripped):
         try:
             other, end = decoder.raw_decode(stripped, start)
         except (ValueError, RecursionError):
-            end = start + 1
+            end, broken = start + 1, broken + 1
+            if broken > _MAX_STARTS:
+                return True
         else:
             if other != value and isinstance(other, dict | list) and validator.is_valid(other):
                 return True
-        start = next((index for index in range(end, len(stripped)) if stripped[index] in "{["), -1)
+        start = _next_start(stripped, end)
     return False
+
+
+def _next_start(text: str, begin: int) -> int:
+    """Where the next object or array may begin; -1 where none does."""
+    found = _START.search(text, begin)
+    return found.start() if found else -1
 
 
 def _decoder() -> json.JSONDecoder:
@@ -185,17 +201,19 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def find_json(text: str) -> tuple[bool, Any]:
     """(True, value) of the text itself, or of its first JSON object or array, whatever stands around it."""
-    decoder = _decoder()
-    stripped = text.strip()
-    starts = [0] if stripped else []
-    starts += [index for index, letter in enumerate(stripped) if letter in "{[" and index]
-    for start in starts:
+    decoder, stripped = _decoder(), text.strip()
+    start = 0 if stripped else -1
+    for _ in range(_MAX_STARTS):
+        if start < 0:
+            break
         try:
             value, end = decoder.raw_decode(stripped, start)
         except (ValueError, RecursionError):
-            continue
-        if start or isinstance(value, dict | list) or end == len(stripped):
-            return True, value
+            pass
+        else:
+            if start or isinstance(value, dict | list) or end == len(stripped):
+                return True, value
+        start = _next_start(stripped, start + 1)
     return False, None
 
 

@@ -229,3 +229,11 @@ def test_a_reply_with_two_verdicts_is_none(text: str, error: str) -> None:
     schema = {"type": "object", "properties": {"v": {"type": "integer"}}, "required": ["v"]}
     found = read_structured(text, schema)
     assert found[1].startswith(error) and (found[0] == {"v": 1}) is (error == "")
+
+
+@pytest.mark.parametrize("junk", ["[" * 100_000, '[1,"' * 50_000, "{" * 100_000, '{"a":' * 50_000])
+def test_a_reply_of_brackets_is_given_up(junk: str) -> None:
+    """Each place where a value may begin is read a thousand levels deep; all of them would take minutes."""
+    schema = {"type": "object", "properties": {"v": {"type": "integer"}}, "required": ["v"]}
+    assert find_json(junk) == (False, None)
+    assert read_structured(f'{{"v": 1}} {junk} {{"v": 2}}', schema)[1].startswith("it holds two different")
