@@ -27,7 +27,7 @@ from data.tasks import Task
 from data.trajectories import Reward, Trajectory
 from pipeline.environments.base import Environment, Session
 from pipeline.environments.tape import SCRUB, Cassette, CassetteMode
-from pipeline.environments.wrapped import WrappedEnvironment
+from pipeline.environments.wrapped import PassesOn, WrappedEnvironment
 from pipeline.errors import ConfigError, EnvironmentFailure
 
 
@@ -70,8 +70,10 @@ class CassetteEnvironment(WrappedEnvironment):
         )
 
 
-class CassetteSession:
+class CassetteSession(PassesOn):
     """One episode of the inner session."""
+
+    inner: Session
 
     def __init__(self, inner: Session, cassette: Cassette, *, live: frozenset[str], task_key: str) -> None:
         self.inner, self.cassette, self.live, self._task_key = inner, cassette, live, task_key
@@ -82,12 +84,6 @@ class CassetteSession:
     def tools(self) -> tuple[ToolSpec, ...]:
         """The inner session's."""
         return self.inner.tools
-
-    def __getattr__(self, name: str) -> Any:
-        """What else the inner session offers."""
-        if name == "inner":
-            raise AttributeError(name)
-        return getattr(self.inner, name)
 
     @property
     def live_tools(self) -> tuple[str, ...]:

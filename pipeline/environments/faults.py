@@ -27,7 +27,7 @@ from data.tasks import Task
 from data.trajectories import Reward, Trajectory
 from pipeline.environments.base import Environment, Session
 from pipeline.environments.guarded import GuardedSession
-from pipeline.environments.wrapped import WrappedEnvironment
+from pipeline.environments.wrapped import PassesOn, WrappedEnvironment
 from pipeline.errors import ConfigError
 
 
@@ -85,8 +85,10 @@ class FaultyEnvironment(WrappedEnvironment):
         return FaultySession(inner, self, task=task, opening=opening, seed=seed)
 
 
-class FaultySession(GuardedSession):
+class FaultySession(PassesOn, GuardedSession):
     """One episode of the inner session, with faults between it and the agent."""
+
+    inner: Session
 
     def __init__(
         self, inner: Session, environment: FaultyEnvironment, *, task: Task, opening: int, seed: int

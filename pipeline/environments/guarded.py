@@ -10,13 +10,15 @@ Not covered: what a call does and what its errors mean; subclasses say that in `
 
 from __future__ import annotations
 
+import pickle
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
 from data.messages import ToolResult, ToolStatus, text_parts
 from data.tasks import Task
-from pipeline.errors import EnvironmentFailure
+from pipeline.errors import ConfigError, EnvironmentFailure
 
 MAX_ERROR_LENGTH = 200
 
@@ -90,3 +92,31 @@ class GuardedSession(ABC):
         return ToolResult(
             call_id=call_id, name=name, parts=text_parts(text[:MAX_ERROR_LENGTH]), status=status
         )
+
+
+def said(error: BaseException, *, shown: Callable[[BaseException], str] = str) -> str:
+    """The text of an exception of foreign code, whose text may itself raise."""
+    try:
+        return shown(error)
+    except Exception:
+        return f"{type(error).__name__} (its text cannot be read)"
+
+
+def pickled(whole: Any, *, parts: Mapping[str, Any], environment: str) -> bytes:
+    """`whole` for a snapshot. Raises ConfigError naming the one of `parts` that cannot be pickled."""
+    try:
+        return pickle.dumps(whole)
+    except Exception as error:  # whatever an object raises that is asked for its state
+        holder = next((name for name, part in parts.items() if not _is_picklable(part)), "something")
+        raise ConfigError(
+            f"{holder} of {environment} holds what no snapshot can keep: {said(error, shown=repr)}; "
+            "keep data there, and open files, connections and locks where they are used"
+        ) from error
+
+
+def _is_picklable(value: Any) -> bool:
+    try:
+        pickle.dumps(value)
+    except Exception:
+        return False
+    return True

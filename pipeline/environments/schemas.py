@@ -192,7 +192,6 @@ def _first_problems(error: ValidationError, *, limit: int = 3) -> str:
         text = {"missing": "missing argument", "extra_forbidden": "unknown argument"}.get(
             item["type"], item["msg"]
         )
-        problems.append(
-            f"{text}: {where}" if item["type"] in ("missing", "extra_forbidden") else f"{where}: {text}"
-        )
+        pair = (text, where) if item["type"] in ("missing", "extra_forbidden") else (where, text)
+        problems.append(": ".join(filter(None, pair)))
     return "; ".join(problems)

@@ -83,8 +83,7 @@ class Cassette:
         """The arguments' canonical text without secrets, and the secrets."""
         secrets = [value for name in self._env if (value := os.environ.get(name))]
         clean = self._clean(arguments, secrets)
-        text = _without(canonical.dumps(clean, sort_keys=True), secrets)
-        return text, secrets
+        return canonical.dumps(_without(clean, secrets), sort_keys=True), secrets
 
     def clean_result(self, result: ToolResult, secrets: Sequence[str]) -> ToolResult:
         """The result without secrets."""
@@ -97,10 +96,10 @@ class Cassette:
         try:
             value = canonical.loads(text)
         except ValueError:
-            return _without(text, secrets)
+            return str(_without(text, secrets))
         found: list[str] = list(secrets)
-        cleaned = self._clean(value, found)
-        return _without(text if cleaned == value else canonical.dumps(cleaned), found)
+        cleaned = _without(self._clean(value, found), found)
+        return text if cleaned == value else canonical.dumps(cleaned)
 
     def _clean(self, value: Any, secrets: list[str]) -> Any:
         """`value` with the values of secret names scrubbed; they are added to `secrets`."""
@@ -133,7 +132,15 @@ class Cassette:
                 raise ConfigError(f"{self.path}, line {number} is no recorded answer: {error}") from error
 
 
-def _without(text: str, secrets: Sequence[str]) -> str:
+def _without(value: Any, secrets: Sequence[str]) -> Any:
+    """A JSON value without secrets in its texts, keys and numbers; it stays a JSON value."""
+    if isinstance(value, list):
+        return [_without(item, secrets) for item in value]
+    if isinstance(value, dict):
+        return {_without(name, secrets): _without(item, secrets) for name, item in value.items()}
+    if value is None or isinstance(value, bool):
+        return value
+    text = clean = value if isinstance(value, str) else canonical.dumps(value)
     for secret in sorted((item for item in secrets if len(item) >= _MIN_SECRET), key=len, reverse=True):
-        text = text.replace(secret, SCRUBBED).replace(canonical.dumps(secret)[1:-1], SCRUBBED)
-    return text
+        clean = clean.replace(secret, SCRUBBED).replace(canonical.dumps(secret)[1:-1], SCRUBBED)
+    return value if clean == text else clean

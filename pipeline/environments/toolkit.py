@@ -34,7 +34,7 @@ from data.messages import Part, Role, ToolResult, ToolSpec, ToolStatus, Turn, us
 from data.tasks import Task
 from data.trajectories import Reward, RewardComponent, RewardWhen, Trajectory
 from pipeline.environments.base import GoldScript
-from pipeline.environments.guarded import GuardedSession
+from pipeline.environments.guarded import GuardedSession, pickled, said
 from pipeline.environments.responses import NoMediaStoreError
 from pipeline.environments.schemas import ArgumentsError
 from pipeline.environments.tools import (
@@ -135,10 +135,15 @@ class ToolSession(GuardedSession):
         return sum(turn.role is Role.USER for turn in turns) - opening
 
     def snapshot(self) -> bytes:
-        """State, stored results and stateful tools, pickled. A poisoned session raises EnvironmentFailure."""
+        """State, stored results and stateful tools, pickled.
+
+        Raises EnvironmentFailure on a poisoned session, ConfigError for what cannot be pickled.
+        """
         self._refuse_if_poisoned()
         tools = {name: vars(instance) for name, instance in self._instances.items()}
-        return pickle.dumps((self.task.task_id, self.state, self._results, tools))
+        parts = {"the state": self.state} | {f"tool {name}": kept for name, kept in tools.items()}
+        whole = (self.task.task_id, self.state, self._results, tools)
+        return pickled(whole, parts=parts, environment=self.task.environment)
 
     def restore(self, snapshot: bytes) -> None:
         """Return to a snapshot of a session of the same task. A poisoned session cannot be restored."""
@@ -219,27 +224,47 @@ class ToolSession(GuardedSession):
         try:
             bound = tool.signature.bind(arguments)
             response = await tool.run(target, bound, timeout_seconds=self._limits.timeout_seconds)
-            parts, cut = truncate(await stored_content(response, self._media), self._limits)
-        except NoMediaStoreError:
-            raise
-        except (ArgumentsError, ToolError, MediaTooLargeError) as error:
-            return self._failed(call_id, name, ToolStatus.TOOL_ERROR, str(error))
+        except (ArgumentsError, ToolError) as error:
+            return self._failed(call_id, name, ToolStatus.TOOL_ERROR, said(error))
         except DeadlineMissed as error:
             return self._failed(call_id, name, error.status, str(error))
         except TrajsmithError as error:  # an answer that cannot be stored is no fault of the agent's
-            return self._failed(call_id, name, ToolStatus.INFRA_ERROR, f"tool {name} is broken: {error}")
+            return self._broken(call_id, name, said(error))
         except ORDINARY_ERRORS as error:
-            return self._failed(call_id, name, ToolStatus.TOOL_ERROR, f"{type(error).__name__}: {error}")
+            text = f"{type(error).__name__}: {said(error)}"
+            return self._failed(call_id, name, ToolStatus.TOOL_ERROR, text)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            return self._broken(call_id, name, "CancelledError(), and nobody had cancelled it")
         except (Exception, SystemExit) as error:
-            return self._failed(call_id, name, ToolStatus.INFRA_ERROR, f"tool {name} is broken: {error!r}")
-        return ToolResult(
-            call_id=call_id,
-            name=name,
-            parts=parts,
-            reward=response.reward,
-            metrics=response.named_metrics(),
-            truncated=cut,
-        )
+            return self._broken(call_id, name, said(error, shown=repr))
+        return await self._answered(response, call_id, name)
+
+    async def _answered(self, response: ToolResponse, call_id: str, name: str) -> ToolResult:
+        """The response as the record keeps it; what cannot be kept says that the tool is broken."""
+        try:
+            parts, cut = truncate(await stored_content(response, self._media), self._limits)
+            return ToolResult(
+                call_id=call_id,
+                name=name,
+                parts=parts,
+                reward=response.reward,
+                metrics=response.named_metrics(),
+                truncated=cut,
+            )
+        except NoMediaStoreError:
+            raise
+        except MediaTooLargeError as error:
+            return self._failed(call_id, name, ToolStatus.TOOL_ERROR, str(error))
+        except TrajsmithError as error:
+            return self._broken(call_id, name, str(error))
+        except Exception as error:
+            return self._broken(call_id, name, " ".join(said(error, shown=repr).split()))
+
+    def _broken(self, call_id: str, name: str, why: str) -> ToolResult:
+        return self._failed(call_id, name, ToolStatus.INFRA_ERROR, f"tool {name} is broken: {why}")
 
 
 class ToolEnvironment(ABC):

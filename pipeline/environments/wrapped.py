@@ -1,7 +1,8 @@
 """An environment around another one: same tasks, gold and verifier, with something between it and the agent.
 
 Whatever the inner environment offers beyond the contract (`media`, `inline`, `foreign`, ...) is reached
-through the wrapper. Not covered: sessions, which each wrapper wraps in its own way.
+through the wrapper, and so is what its sessions offer (`finished`, `live_tools`, ...) through theirs, which
+are PassesOn, too. Not covered: what each wrapper does to a session's calls.
 """
 
 from __future__ import annotations
@@ -13,8 +14,22 @@ from data.tasks import Task
 from pipeline.environments.base import Environment, GoldScript
 
 
-class WrappedEnvironment:
+class PassesOn:
+    """What the object itself lacks is its `inner` one's."""
+
+    inner: Any
+
+    def __getattr__(self, name: str) -> Any:
+        """What else the inner object offers."""
+        if name == "inner":  # not set yet, while it is unpickled
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+
+class WrappedEnvironment(PassesOn):
     """Subclasses write `open`."""
+
+    inner: Environment
 
     def __init__(self, inner: Environment, *, version: str) -> None:
         self.inner = inner
@@ -29,12 +44,6 @@ class WrappedEnvironment:
     def media(self, store: Any) -> None:
         if hasattr(self.inner, "media"):
             self.inner.media = store
-
-    def __getattr__(self, name: str) -> Any:
-        """What else the inner environment offers."""
-        if name == "inner":  # not set yet, while it is unpickled
-            raise AttributeError(name)
-        return getattr(self.inner, name)
 
     def tasks(self, split: str) -> Iterator[Task]:
         """See `Environment.tasks`."""

@@ -184,6 +184,20 @@ def test_secrets_are_nowhere(run: Run, tmp_path: Path, monkeypatch: pytest.Monke
     assert KEY not in str(caught.value)
 
 
+@pytest.mark.parametrize("secret", ["12345678", "null", "true", 'a"b\\c', "topic"])
+def test_a_secret_that_looks_like_json_leaves_json_behind(run: Run, tmp_path: Path, secret: str) -> None:
+    path = tmp_path / "c.jsonl"
+    asked = ("latest", {"topic": f"about {secret}", "api_key": secret})
+    seen = run(ask(taped(path, "record"), asked))
+    assert seen[0].status is ToolStatus.OK and "about ***" in canonical.loads(seen[0].text).values()
+    assert secret not in str(canonical.loads(path.read_text())["arguments"].values())
+    assert run(ask(taped(path, "replay"), asked)) == seen
+    cassette = taped(path, "replay").cassette
+    text, secrets = cassette.scrubbed({"password": 12345678, "number": 12345678, "on": True, "none": None})
+    assert canonical.loads(text) == {"password": "***", "number": "***", "on": True, "none": None}
+    assert secrets == ["12345678"]
+
+
 def test_a_torn_line_is_cut_and_garbage_is_named(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "c.jsonl"
     recorded = run(ask(taped(path, "record"), RAIN, WIND))

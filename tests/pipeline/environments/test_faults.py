@@ -201,3 +201,21 @@ def test_a_wrapper_passes_on_what_else_the_world_offers() -> None:
     assert world.inline is not None and world.inline.tool == "python"  # type: ignore[attr-defined]
     with pytest.raises(AttributeError, match="no_such_thing"):
         world.no_such_thing  # type: ignore[attr-defined]  # noqa: B018
+
+
+@pytest.mark.parametrize("wrappers", [("faults",), ("cassette",), ("faults", "cassette")])
+def test_a_wrapped_session_is_finished_when_the_inner_one_is(tmp_path: Path, wrappers: Any) -> None:
+    """A rollout of code_repair ends at `finish`, whatever is wrapped around it."""
+    known: dict[str, Any] = {"faults": {"rates": {}}, "cassette": {"path": str(tmp_path / "c.jsonl")}}
+    world = load_environment("code_repair", **{name: known[name] for name in wrappers})
+
+    async def play_it() -> list[bool]:
+        session: Any = await world.open(next(iter(world.tasks("train"))))
+        try:
+            before = session.finished
+            await session.call("finish", {}, "c")
+            return [before, session.finished]
+        finally:
+            await session.close()
+
+    assert asyncio.run(play_it()) == [False, True]
