@@ -11,9 +11,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pipeline.environments.sql.results import ResultSet, Row
+from pipeline.environments.tools import ToolError
 from pipeline.errors import ConfigError
 
 MAX_SQL_LENGTH = 10_000
+
+
+class MachineLimitError(ToolError):
+    """A statement ran out of time or memory. To the agent an observation; of its query a verifier learns
+    nothing by it, since another day it may pass."""
 
 
 @dataclass(frozen=True, slots=True)

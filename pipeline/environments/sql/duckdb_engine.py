@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from data import canonical
-from pipeline.environments.sql.database import MAX_SQL_LENGTH, SqlLimits
+from pipeline.environments.sql.database import MAX_SQL_LENGTH, MachineLimitError, SqlLimits
 from pipeline.environments.sql.results import ResultSet, Row
 from pipeline.environments.tools import ToolError
 from pipeline.errors import ConfigError, EnvironmentFailure, MissingExtraError
@@ -200,11 +200,13 @@ class DuckDatabase:
             yield
         except duckdb.InterruptException:
             limit = f"{self._limits.max_seconds:g} s"
-            raise ToolError(f"stopped: the statement took longer than {limit}; ask for less") from None
+            raise MachineLimitError(
+                f"stopped: the statement took longer than {limit}; ask for less"
+            ) from None
         except (duckdb.FatalException, duckdb.InternalException, duckdb.IOException) as error:
             raise EnvironmentFailure(f"the database copy is damaged: {error}") from error
         except duckdb.OutOfMemoryException:
-            raise ToolError("the statement needs too much memory") from None
+            raise MachineLimitError("the statement needs too much memory") from None
         except duckdb.PermissionException:
             raise ToolError("not allowed: files, network and extensions are switched off") from None
         except (duckdb.Error, UnicodeError) as error:

@@ -15,7 +15,7 @@ from typing import Any
 
 from data.tasks import Task
 from data.trajectories import Trajectory
-from pipeline.environments.sql.database import Database, SqlLimits
+from pipeline.environments.sql.database import Database, MachineLimitError, SqlLimits
 from pipeline.environments.sql.results import ResultSet, is_ordered, normal, same_results, show
 from pipeline.environments.toolkit import ToolSession
 from pipeline.environments.tools import ToolError, ToolResponse, tool
@@ -110,7 +110,8 @@ class SqlSession(ToolSession):
 def judge_query(
     submitted: str | None, gold: str, *, databases: Sequence[OpenDatabase]
 ) -> Mapping[str, float]:
-    """Compare both queries on every database; the cost is that of the first. A failing query is wrong.
+    """Compare both queries on every database; the cost is that of the first. A failing query is wrong,
+    one that runs out of time or memory here (it did not when it was submitted) is a failed verdict.
 
     Components: `success` (0 or 1), `submitted` (0 or 1), and, where it succeeded, `cost_ratio` = (cost of
     the submitted query + COST_BASE) / (cost of gold + COST_BASE).
@@ -172,8 +173,11 @@ def _same_table(left: ResultSet, right: ResultSet) -> bool:
 
 
 def _run_submitted(database: Database, sql: str, *, measured: bool) -> ResultSet | None:
+    """None where the query fails here. MachineLimitError as it is: it ran when it was submitted."""
     try:
         return database.run(sql, measured=measured)
+    except MachineLimitError:
+        raise
     except ToolError:
         return None
 

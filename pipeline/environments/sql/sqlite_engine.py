@@ -21,7 +21,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pipeline.environments.sql.database import MAX_SQL_LENGTH, SqlLimits
+from pipeline.environments.sql.database import MAX_SQL_LENGTH, MachineLimitError, SqlLimits
 from pipeline.environments.sql.results import ResultSet, Row
 from pipeline.environments.tools import ToolError
 from pipeline.errors import ConfigError, EnvironmentFailure
@@ -208,13 +208,13 @@ class SqliteDatabase:
 
     def _translated(self, error: BaseException) -> Exception:
         if isinstance(error, MemoryError):
-            return ToolError("the statement needs too much memory")
+            return MachineLimitError("the statement needs too much memory")
         if isinstance(error, UnicodeEncodeError):
             return ToolError("the statement is not valid text")
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code == sqlite3.SQLITE_INTERRUPT:
             if self._steps <= self._limits.max_steps:
-                return ToolError(f"stopped after {self._limits.max_seconds:g} s; ask for less")
+                return MachineLimitError(f"stopped after {self._limits.max_seconds:g} s; ask for less")
             return ToolError(f"stopped at the limit of {self._limits.max_steps} engine steps; ask for less")
         if code == sqlite3.SQLITE_AUTH or any(words in str(error) for words in _REFUSALS):
             allowed = "SELECT, INSERT, UPDATE and DELETE" if self._writable else "SELECT"

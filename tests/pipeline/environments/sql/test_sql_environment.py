@@ -14,6 +14,8 @@ from examples.own_tools import sql_shop
 from pipeline.environments.check import check_environment
 from pipeline.environments.play import play
 from pipeline.environments.sql import SqlEnvironment
+from pipeline.environments.sql.database import SqlLimits
+from pipeline.environments.sql.sqlite_engine import SqliteDatabase
 from pipeline.errors import ConfigError, JudgeError
 from pipeline.rewards.sql import Sql
 from tests.pipeline.environments.conftest import Run
@@ -253,3 +255,26 @@ def test_a_join_that_changes_nothing_may_be_left_out(run: Run, tmp_path: Path) -
     environment = SqlEnvironment(**write(tmp_path, [{"question": "Which states?", "gold_sql": joined}]))
     assert submit(run, environment, "Which", "SELECT DISTINCT state FROM orders").success
     assert submit(run, environment, "Which", "SELECT state FROM orders GROUP BY state").success
+
+
+def test_a_starved_machine_is_no_wrong_answer(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The query ran when it was submitted; running out of time in the verifier is not the agent's doing."""
+    sql = "SELECT count(*) FROM customers WHERE city = 'Oslo' AND name > ''"
+    environment = SqlEnvironment(**write(tmp_path, sql_shop.TASKS[:1]))
+    task = task_of(environment, "How many")
+    original, runs = SqliteDatabase.run, []
+
+    def starved(self: SqliteDatabase, text: str, *, measured: bool = False) -> Any:
+        runs.append(text)
+        if text == sql and runs.count(sql) > 1:
+            self._limits = SqlLimits(max_seconds=1e-9)
+            heavy = "WITH RECURSIVE n(i) AS (SELECT 1 UNION SELECT i + 1 FROM n LIMIT 9999) SELECT i FROM n"
+            return original(self, heavy, measured=measured)
+        return original(self, text, measured=measured)
+
+    monkeypatch.setattr(SqliteDatabase, "run", starved)
+    with pytest.raises(JudgeError, match="stopped after 1e-09 s"):
+        run(play(environment, task, listed(("submit", {"sql": sql}))))
+    assert runs.count(sql) == 2
