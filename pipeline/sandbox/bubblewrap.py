@@ -103,6 +103,7 @@ class BubblewrapSandbox:
         self._lock = threading.Lock()
         self._pool: OrderedDict[Shape, deque[Future[Jail]]] = OrderedDict()
         self._closed = False
+        self._owner = os.getpid()
         atexit.register(self._close)
         self._probe()
 
@@ -129,6 +130,8 @@ class BubblewrapSandbox:
         """Raises ConfigError (language, file names, an absent tool), EnvironmentFailure (the jail)."""
         if self._closed:
             raise EnvironmentFailure("this sandbox is closed; open another")
+        if os.getpid() != self._owner:
+            raise EnvironmentFailure("this sandbox belongs to the process that forked this one; open another")
         run = _Run(program, limits or Limits())
         future = self._workers.submit(self._run, run)
         try:
@@ -144,12 +147,15 @@ class BubblewrapSandbox:
         request = self._request(chain, run, request_files, building)
         jail = self._ready(self._shape(chain.mounts, building.disk_mib))
         try:
-            jail.group.limit(building, self._cores, _OVERHEAD_MIB, _OVERHEAD_PROCESSES)
+            if not jail.group.limit(building, self._cores, _OVERHEAD_MIB, _OVERHEAD_PROCESSES):
+                raise EnvironmentFailure(f"an empty jail takes more than {building.memory_mib} MiB here")
             run.enter(jail)
             report = jail.converse(
                 request, self._watch(jail, chain, run.limits, building), run.limits.output_bytes
             )
             return self._execution(jail, report, chain, run.program)
+        except OSError as error:
+            raise EnvironmentFailure(f"the jail broke: {error}") from error
         finally:
             self._janitor.submit(jail.destroy)
 
@@ -180,12 +186,14 @@ class BubblewrapSandbox:
     def _resources(self, limits: Limits) -> dict[str, int]:
         """Resource limits of a phase; the ones a control group holds better are left out."""
         found = {
-            "RLIMIT_CORE": 0,
+            # 0 would still start the host's crash handler where /proc/sys/kernel/core_pattern names one.
+            "RLIMIT_CORE": 1,
             "RLIMIT_FSIZE": limits.disk_mib << 20,
             "RLIMIT_NOFILE": min(1024, resource.getrlimit(resource.RLIMIT_NOFILE)[1]),
-            "RLIMIT_CPU": int(limits.seconds) + 2,
         }
         held = cgroups.host().parents
+        cores = self._cores if "cpu" in held else os.cpu_count() or 1
+        found["RLIMIT_CPU"] = int(limits.seconds * max(cores, 1.0)) + 2
         if "pids" not in held:
             found["RLIMIT_NPROC"] = limits.processes + _OVERHEAD_PROCESSES
         if "memory" not in held:
@@ -193,8 +201,9 @@ class BubblewrapSandbox:
         return found
 
     def _watch(self, jail: Jail, chain: Toolchain, limits: Limits, building: Limits) -> Watch:
-        def lower() -> None:
-            jail.group.limit(limits, self._cores, _OVERHEAD_MIB, _OVERHEAD_PROCESSES)
+        def lower() -> bool:
+            jail.begin()
+            return jail.group.limit(limits, self._cores, _OVERHEAD_MIB, _OVERHEAD_PROCESSES)
 
         def too_much() -> bool:
             return jail.resident_mib() > limits.memory_mib + _OVERHEAD_MIB
@@ -228,6 +237,7 @@ class BubblewrapSandbox:
             stderr=stderr,
             timed_out=timed_out,
             out_of_memory=ended_by_memory,
+            cut=jail.stdout.cut,
         )
         return Execution(
             outcome,
@@ -276,6 +286,8 @@ class BubblewrapSandbox:
         await asyncio.to_thread(self._close)
 
     def _close(self) -> None:
+        if os.getpid() != self._owner:
+            return  # a fork ends; the jails are its parent's
         with self._lock:
             if self._closed:
                 return

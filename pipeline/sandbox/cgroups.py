@@ -22,6 +22,8 @@ from pipeline.sandbox.base import Limits
 
 _ROOT = Path("/sys/fs/cgroup")
 _WANTED = ("memory", "pids", "cpu")
+_ACCOUNT = "cpuacct"
+"""Version 1: counts processor time; version 2 does so in every group."""
 _PERIOD = 100_000
 _PREFIX = "trajsmith-"
 _counter = itertools.count()
@@ -39,7 +41,7 @@ class Host:
         if not self.parents:
             return "no control group is writable: resource limits and polling instead"
         missing = [name for name in _WANTED if name not in self.parents]
-        text = f"control groups v{self.version}: {', '.join(self.parents)}"
+        text = f"control groups v{self.version}: {', '.join(n for n in _WANTED if n in self.parents)}"
         return f"{text}; by resource limits and polling: {', '.join(missing)}" if missing else text
 
 
@@ -47,9 +49,9 @@ class Host:
 def host(root: Path = _ROOT, proc: Path = Path("/proc/self/cgroup")) -> Host:
     """What this machine offers, tried by making a group. Looked at once per process."""
     own = _own_groups(proc)
-    first = {name: root / name / own[name].lstrip("/") for name in _WANTED if name in own}
+    first = {name: root / name / own[name].lstrip("/") for name in (*_WANTED, _ACCOUNT) if name in own}
     parents = {name: path for name, path in first.items() if _usable(path)}
-    if parents:
+    if set(parents) - {_ACCOUNT}:
         return Host(1, parents)
     unified = root / own.get("", "/").lstrip("/")
     for parent in (unified, unified.parent):
@@ -97,8 +99,10 @@ def sweep(parent: Path) -> None:
 
 def _kill(group: Path) -> None:
     with contextlib.suppress(OSError):
-        for pid in (group / "cgroup.procs").read_text().split():
-            os.kill(int(pid), signal.SIGKILL)
+        for pid in map(int, (group / "cgroup.procs").read_text().split()):
+            # 0 is a process of another process name space; to us it would mean our own group.
+            if pid:
+                os.kill(pid, signal.SIGKILL)
 
 
 class Group:
@@ -109,7 +113,7 @@ class Group:
         name = f"{_PREFIX}{os.getpid()}-{next(_counter)}"
         self._paths = {controller: parent / name for controller, parent in self._host.parents.items()}
         for path in set(self._paths.values()):
-            path.mkdir()
+            path.mkdir(exist_ok=True)  # two names of controllers that are mounted together
 
     @property
     def entries(self) -> list[str]:
@@ -120,30 +124,48 @@ class Group:
         """Whether this limit is held by the kernel."""
         return controller in self._paths
 
-    def limit(self, limits: Limits, cores: float, overhead_mib: int, overhead_processes: int) -> None:
-        """Set or lower the limits. What the jail itself needs comes on top."""
+    def limit(self, limits: Limits, cores: float, overhead_mib: int, overhead_processes: int) -> bool:
+        """Set or lower the limits; False where more memory is in use than that. What the jail itself needs
+        comes on top.
+        """
         memory = str((limits.memory_mib + overhead_mib) << 20)
         processes = str(limits.processes + overhead_processes)
         quota = int(cores * _PERIOD)
+        held = True
         if self._host.version == 2:
             self._write("memory", "memory.max", memory)
             self._write("memory", "memory.swap.max", "0", optional=True)
             self._write("cpu", "cpu.max", f"{quota} {_PERIOD}")
         else:
-            self._write("memory", "memory.limit_in_bytes", memory, optional=True)
+            # Version 2 ends what is above its new limit; version 1 refuses the limit.
+            held = self._write("memory", "memory.limit_in_bytes", memory, optional=True)
             self._write("memory", "memory.memsw.limit_in_bytes", memory, optional=True)
             self._write("cpu", "cpu.cfs_quota_us", str(quota), optional=True)
         self._write("pids", "pids.max", processes)
+        return held
 
-    def _write(self, controller: str, name: str, value: str, optional: bool = False) -> None:
+    def cpu_seconds(self) -> float | None:
+        """Processor time of everything that was ever in it; None where nobody counts."""
+        if self._host.version == 2:
+            path = next(iter(self._paths.values())) / "cpu.stat"
+            with contextlib.suppress(OSError, IndexError, ValueError):
+                return int(path.read_text().split()[1]) / 1e6
+        elif _ACCOUNT in self._paths:
+            with contextlib.suppress(OSError, ValueError):
+                return int((self._paths[_ACCOUNT] / "cpuacct.usage").read_text()) / 1e9
+        return None
+
+    def _write(self, controller: str, name: str, value: str, optional: bool = False) -> bool:
         if controller not in self._paths:
-            return
+            return True
         try:
             (self._paths[controller] / name).write_text(value)
         except OSError:
             # A lower limit than what is in use, or a kernel built without the file (swap, quota).
             if not optional:
                 raise
+            return False
+        return True
 
     def out_of_memory(self) -> bool:
         """Whether the kernel has killed a process of this jail for memory."""

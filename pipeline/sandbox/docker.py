@@ -132,7 +132,11 @@ class DockerSandbox:
             self._docker("update", "--memory", memory, "--memory-swap", memory, container)
         command = [*_words(language.run), *program.args]
         step = self._exec(
-            container, command, limits.seconds, stdin=program.stdin.encode(), keep=limits.output_bytes
+            container,
+            command,
+            limits.seconds,
+            stdin=program.stdin.encode(errors="surrogatepass"),
+            keep=limits.output_bytes,
         )
         stdout, stderr = step.stdout.text, step.stderr.text
         outcome, code = judge(
@@ -143,6 +147,7 @@ class DockerSandbox:
             stderr=stderr,
             timed_out=step.status is None and not step.flooded,
             out_of_memory=self._out_of_memory(container),
+            cut=step.stdout.cut,
         )
         files = {} if step.status is None else self._collect(container, program.collect, limits)
         truncated = step.stdout.truncated or step.stderr.truncated

@@ -46,6 +46,8 @@ class Capture:
         self.keep = keep
         self.total = 0
         self.open = True
+        self.cut = False
+        """Whether more than space was dropped."""
         self._kept = bytearray()
 
     def read(self) -> bool:
@@ -58,7 +60,9 @@ class Capture:
             self.open = False
             return False
         self.total += len(data)
-        self._kept += data[: max(self.keep - len(self._kept), 0)]
+        room = max(self.keep - len(self._kept), 0)
+        self._kept += data[:room]
+        self.cut = self.cut or bool(data[room:].strip())
         return True
 
     @property
@@ -114,8 +118,8 @@ class Watch:
     """None: nothing to compile."""
     run_seconds: float
     max_report_bytes: int
-    before_run: Callable[[], None]
-    """Called between compiling and running: lowers the limits."""
+    before_run: Callable[[], bool]
+    """Called between compiling and running: lowers the limits; False where more memory is in use."""
     too_much_memory: Callable[[], bool] | None = None
     """Polled where the kernel does not hold the memory limit."""
     starved_seconds: Callable[[float], float]
@@ -214,7 +218,9 @@ class Exchange:
             if self._report.compile_status:
                 self._end(Ending.DONE)
                 return
-            self._watch.before_run()
+            if not self._watch.before_run():
+                self._end(Ending.MEMORY)
+                return
             self._began, self._deadline = time.monotonic(), time.monotonic() + self._watch.run_seconds
             self._control.send(b"G")
         elif letter == b"E" and len(payload) == 4 and self._report.status is None:

@@ -25,12 +25,17 @@ from typing import Any
 
 HOME = "/box"
 _REAP_MILLISECONDS = 50
-_PR_SET_DUMPABLE = 4
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
 
 
-def send(letter: bytes, payload: bytes = b"") -> None:
-    """One frame to the host."""
-    data = memoryview(letter + struct.pack(">I", len(payload)) + payload)
+def send(letter: bytes, payload: bytes = b"", more: int = 0) -> None:
+    """One frame to the host, or its beginning with `more` bytes to be written."""
+    write(letter + struct.pack(">I", len(payload) + more) + payload)
+
+
+def write(content: bytes) -> None:
+    """All of it to the host."""
+    data = memoryview(content)
     while data:
         data = data[os.write(0, data) :]
 
@@ -77,7 +82,10 @@ def become_program(request: dict[str, Any], stdin: bytes, limits: dict[str, int]
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for name, value in limits.items():
-        resource.setrlimit(getattr(resource, name), (value, value))
+        number = getattr(resource, name)
+        already = resource.getrlimit(number)[1]
+        value = value if already == resource.RLIM_INFINITY else min(value, already)
+        resource.setrlimit(number, (value, value))
     os.environ.clear()
     os.environ.update(request["env"])
     control(_PR_SET_DUMPABLE, 1)
@@ -132,6 +140,12 @@ def compile_program(request: dict[str, Any]) -> bool:
     status = wait_for(child)
     said = os.pread(output, request["output_bytes"], 0)
     os.close(output)
+    # What a compiler leaves in memory (caches) is not the program's.
+    for directory, directories, names in os.walk("/tmp", topdown=False):
+        for each in names:
+            os.unlink(os.path.join(directory, each))
+        for each in directories:
+            os.rmdir(os.path.join(directory, each))
     send(b"C", struct.pack(">i", status) + said)
     return status == 0 and receive(1) == b"G"
 
@@ -139,17 +153,29 @@ def compile_program(request: dict[str, Any]) -> bool:
 def collect(names: list[str]) -> None:
     """Send the files asked for: regular ones that no link leads to."""
     for index, name in enumerate(names):
+        opened = []
         try:
-            directory = os.open(HOME, os.O_PATH | os.O_DIRECTORY)
+            opened.append(os.open(HOME, os.O_PATH | os.O_DIRECTORY))
             *parents, last = name.split("/")
             for parent in parents:
-                directory = os.open(parent, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
-            file = os.open(last, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)
+                flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
+                opened.append(os.open(parent, flags, dir_fd=opened[-1]))
+            opened.append(os.open(last, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=opened[-1]))
         except OSError:
-            continue
-        if stat.S_ISREG(os.fstat(file).st_mode):
-            with open(file, "rb") as opened:
-                send(b"F", struct.pack(">H", index) + opened.read())
+            pass
+        else:
+            send_file(index, opened[-1])
+        for descriptor in opened:
+            os.close(descriptor)
+
+
+def send_file(index: int, file: int) -> None:
+    """One frame, piece by piece: this process lives on the program's memory. Nobody is left who writes."""
+    status = os.fstat(file)
+    if stat.S_ISREG(status.st_mode):
+        send(b"F", struct.pack(">H", index), more=status.st_size)
+        while piece := os.read(file, 1 << 18):
+            write(piece)
 
 
 def run_python(request: dict[str, Any]) -> None:
@@ -180,6 +206,8 @@ def serve() -> bool:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # No process of the jail may look into this one (/proc/1/mem, fd).
     control(_PR_SET_DUMPABLE, 0)
+    # A host that is killed may have left the other end of the socket to a child of its own.
+    control(_PR_SET_PDEATHSIG, signal.SIGKILL)
     import site  # -S leaves out exit(), quit() and copyright
 
     site.setquit()
@@ -188,7 +216,7 @@ def serve() -> bool:
     send(b"R")
     request = marshal.loads(receive(struct.unpack(">Q", receive(8))[0]))
     os.chdir(HOME)
-    write_files(request["files"])
+    write_files(request.pop("files"))
     if request["compile"] and not compile_program(request):
         return False
     child = os.fork()

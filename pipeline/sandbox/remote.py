@@ -46,18 +46,21 @@ class RemoteSandbox:
         """`url` without `/run_code`. A request may wait `queue_seconds` beyond its own limits."""
         if not url.startswith(("http://", "https://")) or concurrency < 1 or tries < 1:
             raise ConfigError(
-                f"remote sandbox url={url!r}, concurrency={concurrency}, tries={tries}; "
+                f"remote sandbox url={url.split('@')[-1]!r}, concurrency={concurrency}, tries={tries}; "
                 "allowed: an http(s) address and at least 1 each"
             )
         self._url = url.rstrip("/").removesuffix("/run_code") + "/run_code"
         self._tries, self._pause, self._queue_seconds = tries, pause, queue_seconds
+        # What is shown and logged is the address without a password in it.
+        self._shown = str(httpx.URL(self._url).copy_with(userinfo=b"", query=None))
         limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
-        self._client = httpx.Client(limits=limits, trust_env=False)
+        plain = {"Accept-Encoding": "identity", "Content-Type": "application/json"}
+        self._client = httpx.Client(limits=limits, trust_env=False, headers=plain)
         self._workers = ThreadPoolExecutor(concurrency, thread_name_prefix="sandbox-remote")
 
     def describe(self) -> str:
         """Where programs go."""
-        return f"{self._url}; memory and time limits are sent along, isolation is the server's"
+        return f"{self._shown}; memory and time limits are sent along, isolation is the server's"
 
     async def run(self, program: Program, limits: Limits | None = None) -> Execution:
         """Raises ConfigError (language, file names, arguments, a refused request), EnvironmentFailure."""
@@ -85,7 +88,9 @@ class RemoteSandbox:
         try:
             return _execution(answer, program, language, limits)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise EnvironmentFailure(f"{self._url} answered what /run_code never does: {error!r}") from error
+            raise EnvironmentFailure(
+                f"{self._shown} answered what /run_code never does: {error!r}"
+            ) from error
 
     def _ask(self, payload: dict[str, Any], seconds: float) -> dict[str, Any]:
         problem = ""
@@ -106,17 +111,21 @@ class RemoteSandbox:
                 problem = f"HTTP {status}"
             else:
                 said = body[:300].decode("utf-8", errors="replace")
-                raise ConfigError(f"{self._url} refused the program with HTTP {status}: {said}")
-        raise EnvironmentFailure(f"{self._url} failed in {self._tries} tries; the last one: {problem}")
+                raise ConfigError(f"{self._shown} refused the program with HTTP {status}: {said}")
+        raise EnvironmentFailure(f"{self._shown} failed in {self._tries} tries; the last one: {problem}")
 
     def _post(self, payload: dict[str, Any], seconds: float) -> tuple[int, bytes]:
         timeout = httpx.Timeout(30.0, read=seconds, pool=None)
-        with self._client.stream("POST", self._url, json=payload, timeout=timeout) as response:
+        content = json.dumps(payload).encode()  # ASCII: lone surrogates travel as escapes
+        deadline = time.monotonic() + seconds
+        with self._client.stream("POST", self._url, content=content, timeout=timeout) as response:
             body = bytearray()
-            for chunk in response.iter_bytes():
+            for chunk in response.iter_raw():  # an answer that is packed nevertheless is no JSON
                 body += chunk
                 if len(body) > _MAX_BODY:
-                    raise EnvironmentFailure(f"{self._url} answered more than {_MAX_BODY:,} bytes")
+                    raise EnvironmentFailure(f"{self._shown} answered more than {_MAX_BODY:,} bytes")
+                if time.monotonic() > deadline:
+                    raise httpx.ReadTimeout("the answer trickles")
             return response.status_code, bytes(body)
 
     async def close(self) -> None:
@@ -128,13 +137,15 @@ class RemoteSandbox:
 def _parsed(body: bytes) -> dict[str, Any] | None:
     try:
         answer = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return answer if isinstance(answer, dict) else None
 
 
 def _execution(answer: dict[str, Any], program: Program, language: Language, limits: Limits) -> Execution:
     compiled = answer.get("compile_result")
+    if compiled and compiled["status"] == "Error":
+        raise ValueError("status Error: the server could not run the compiler")
     if compiled and (compiled["status"] != "Finished" or compiled.get("return_code")):
         said = f"{compiled.get('stdout') or ''}{compiled.get('stderr') or ''}"[: limits.output_bytes]
         late = compiled["status"] == "TimeLimitExceeded"
@@ -151,6 +162,7 @@ def _execution(answer: dict[str, Any], program: Program, language: Language, lim
         stderr=outputs[1][0],
         timed_out=late,
         out_of_memory=code in _KILLED,
+        cut=bool(str(ran.get("stdout") or "").encode(errors="surrogatepass")[limits.output_bytes :].strip()),
     )
     files = {name: base64.b64decode(data) for name, data in (answer.get("files") or {}).items()}
     return Execution(

@@ -2,10 +2,13 @@
 
 Everything a program, a compiler or an interpreter needs is allowed; refused with EPERM is what debugs or
 reaches into other processes, changes name spaces, mounts, keys, the clock or the kernel, or has a long
-record of kernel bugs (bpf, io_uring, perf, userfaultfd). Sockets are Unix and IP only. `clone3` answers
-ENOSYS because its flags lie in memory that a filter cannot read; C libraries then use `clone`, whose flags
-are checked. A foreign calling convention (32-bit, x32) ends the process. Numbers: the kernel's own tables
-for x86-64 and arm64. Not covered: bugs in allowed calls.
+record of kernel bugs (bpf, io_uring, perf, userfaultfd), and inotify, which would show what the host and
+other jails open below /usr. Sockets are Unix, TCP, UDP and ping only: any other protocol or line discipline
+would load a kernel module. Resource limits are a process's own business: with another's, a program could end
+its supervisor. `clone3` answers ENOSYS because its flags lie in memory that a filter cannot read; C libraries
+then use `clone`, whose flags are checked. Calls younger than this table answer ENOSYS. A foreign calling
+convention (32-bit, x32) ends the process. Numbers: the kernel's own tables for x86-64 and arm64. Not covered:
+bugs in allowed calls.
 """
 
 from __future__ import annotations
@@ -18,10 +21,13 @@ from pipeline.errors import ConfigError
 
 _LOAD, _EQUAL, _AT_LEAST, _SET, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
-_NR, _ARCH, _ARG0, _ARG1 = 0, 4, 16, 24
+_NR, _ARCH, _ARG0, _ARG1, _ARG2 = 0, 4, 16, 24, 32
 _NEW_NAMESPACES = 0x7E020000
 """CLONE_NEW{NS,CGROUP,UTS,IPC,USER,PID,NET}."""
-_TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
+_TERMINAL = (0x5412, 0x541C, 0x5423)
+"""TIOCSTI, TIOCLINUX, TIOCSETD."""
+_FIRST_UNKNOWN = 463
+"""The same on every machine: calls have had one number since 424."""
 _AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
 # name: (x86-64, arm64); None where the machine has no such call
@@ -45,10 +51,16 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
     "mbind": (237, 235), "set_mempolicy": (238, 237), "iopl": (172, None), "ioperm": (173, None),
     "modify_ldt": (154, None), "uselib": (134, None), "ustat": (136, None), "sysfs": (139, None),
     "_sysctl": (156, None), "nfsservctl": (180, 42),
+    "inotify_init": (253, None), "inotify_init1": (294, 26),
 }  # fmt: skip
-_CHECKED = {"clone": (56, 220), "clone3": (435, 435), "socket": (41, 198), "ioctl": (16, 29)}
+_CHECKED = {
+    "clone": (56, 220), "clone3": (435, 435), "socket": (41, 198), "socketpair": (53, 199), "ioctl": (16, 29),
+    "prlimit64": (302, 261),
+}  # fmt: skip
 _FAMILIES = (1, 2, 10)
 """AF_UNIX, AF_INET, AF_INET6: all of them reach no further than the jail."""
+_PROTOCOLS = (0, 1, 6, 17, 58)
+"""The type's own (and Unix's 1), ICMP, TCP, UDP, ICMP for IPv6."""
 
 
 def program(machine: str | None = None) -> bytes:
@@ -66,17 +78,26 @@ def program(machine: str | None = None) -> bytes:
         if (refused := pair[column]) is not None:
             lines += [_op(_EQUAL, refused, 0, 1), _refuse(errno.EPERM)]
     lines += [_op(_EQUAL, number["clone3"], 0, 1), _refuse(errno.ENOSYS)]
+    lines += [_op(_AT_LEAST, _FIRST_UNKNOWN, 0, 1), _refuse(errno.ENOSYS)]
     lines += _argument(number["clone"], _ARG0, [_op(_SET, _NEW_NAMESPACES, 0, 1), _refuse(errno.EPERM)])
-    families = [_op(_EQUAL, family, len(_FAMILIES) - at, 0) for at, family in enumerate(_FAMILIES)]
-    lines += _argument(number["socket"], _ARG0, [*families, _refuse(errno.EAFNOSUPPORT)])
-    terminal = [_op(_EQUAL, code, 0, 1) for code in (_TIOCSTI, _TIOCLINUX)]
+    families = [*_one_of(_FAMILIES), _refuse(errno.EAFNOSUPPORT), _op(_LOAD, _ARG2)]
+    sockets = [*families, *_one_of(_PROTOCOLS), _refuse(errno.EPROTONOSUPPORT)]
+    for name in ("socket", "socketpair"):
+        lines += _argument(number[name], _ARG0, sockets)
     refuse = _refuse(errno.EPERM)
-    lines += _argument(number["ioctl"], _ARG1, [terminal[0], refuse, terminal[1], refuse])
+    lines += _argument(number["prlimit64"], _ARG0, [_op(_EQUAL, 0, 1, 0), refuse])
+    terminal = [line for code in _TERMINAL for line in (_op(_EQUAL, code, 0, 1), refuse)]
+    lines += _argument(number["ioctl"], _ARG1, terminal)
     return b"".join([*lines, _op(_RETURN, _ALLOW)])
 
 
 def _op(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
     return struct.pack("=HBBI", code, if_true, if_false, value)
+
+
+def _one_of(values: tuple[int, ...]) -> list[bytes]:
+    """Step over the next line where the loaded word is one of these."""
+    return [_op(_EQUAL, value, len(values) - at, 0) for at, value in enumerate(values)]
 
 
 def _refuse(number: int) -> bytes:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import base64
-import binascii
+import contextlib
 import json
 import threading
 from dataclasses import dataclass
@@ -24,6 +24,15 @@ from pipeline.sandbox.base import Execution, Limits, Outcome, Program, Sandbox
 from pipeline.sandbox.load import load_sandbox
 
 _MAX_REQUEST = 64 << 20
+_MALFORMED = (
+    ConfigError,
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,13 +73,17 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """One program."""
-        size = int(self.headers.get("Content-Length") or 0)
+        said = self.headers.get("Content-Length") or ""
+        size = int(said) if said.isascii() and said.isdigit() and len(said) < 12 else 0
         if self.path != "/run_code" or not 0 < size <= _MAX_REQUEST:
             self.close_connection = True
             return self._answer(
                 404 if self.path != "/run_code" else 413, {"detail": "POST /run_code, 64 MiB at most"}
             )
         body = self.rfile.read(size)
+        if len(body) < size:
+            self.close_connection = True
+            return self._answer(400, {"detail": f"{len(body)} bytes instead of {size}"})
         if not self.server.slots.acquire(timeout=self.server.settings.queue_seconds):
             return self._answer(504, {"detail": f"no free slot in {self.server.settings.queue_seconds:g} s"})
         try:
@@ -89,7 +102,7 @@ class _Handler(BaseHTTPRequestHandler):
                 "compile_result": None,
                 "run_result": None,
             }
-        except (ConfigError, KeyError, TypeError, ValueError, AttributeError, binascii.Error) as error:
+        except _MALFORMED as error:
             return 422, {"detail": f"{type(error).__name__}: {error}"}
 
     def _answer(self, status: int, body: dict[str, Any]) -> None:
@@ -98,7 +111,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
-        self.wfile.write(data)
+        with contextlib.suppress(OSError):  # nobody waits for it any more
+            self.wfile.write(data)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing: programs and their output are nobody else's business."""

@@ -77,35 +77,49 @@ class Jail:
         self._lock = threading.Lock()
         self._supervisor: int | None = None
         self._destroyed = False
+        self._used_before = 0.0
 
     def wait_ready(self) -> None:
         """Raises JailStartError when it never says so."""
-        ready, _, _ = select.select([self._control], [], [], _START_SECONDS)
-        if not ready or self._control.recv(5) != b"R\0\0\0\0":
+        poller = select.poll()  # select() knows no descriptor above 1,023
+        poller.register(self._control, select.POLLIN)
+        said = b""
+        with contextlib.suppress(OSError):
+            said = self._control.recv(5) if poller.poll(_START_SECONDS * 1000) else b""
+        if said != b"R\0\0\0\0":
             self.kill()
             self.process.wait()
             self.stderr.drain()
             raise JailStartError(self.stderr.text.strip()[:500] or f"no answer in {_START_SECONDS:.0f} s")
         # The pid cannot be anybody else's yet: bubblewrap lives and has not reaped it.
-        with self._lock, contextlib.suppress(OSError, StopIteration):
-            self._supervisor = os.pidfd_open(next(_children(self.process.pid)))
-        if self._supervisor is None:
-            raise JailStartError("it was ended while it started")
+        try:
+            with self._lock:
+                self._supervisor = os.pidfd_open(next(_children(self.process.pid)))
+        except (OSError, StopIteration) as error:
+            raise JailStartError(f"it was ended while it started: {error}") from error
 
     def converse(self, request: bytes, watch: Watch, output_bytes: int) -> Report:
         """Hand over the program and listen. A jail that dies meanwhile is a report that says GONE."""
         self.stdout.keep = self.stderr.keep = output_bytes
+        self.begin()
         self._control.settimeout(_START_SECONDS)
         with contextlib.suppress(OSError):
             self._control.sendall(len(request).to_bytes(8, "big") + request)
         return Exchange(self._control, (self.stdout, self.stderr), watch).hold()
+
+    def begin(self) -> None:
+        """From now on it is the program whose processor time counts."""
+        self._used_before = self.group.cpu_seconds() or 0.0
 
     def resident_mib(self) -> float:
         """Memory of everything below bubblewrap, pages shared by several processes counted once."""
         return sum(map(_proportional_kib, _descendants(self.process.pid))) / 1024
 
     def starved_seconds(self, elapsed: float) -> float:
-        """How long the program was ready to run while others had the cores, sleep not counted."""
+        """How long the program was ready to run while others had the cores, sleep not counted.
+
+        Others are others: who waits for processes of its own, ended ones included, is not starved.
+        """
         supervisors = set(_children(self.process.pid))
         waited = running = 0
         for pid in set(_descendants(self.process.pid)) - supervisors:
@@ -113,7 +127,8 @@ class Jail:
                 with contextlib.suppress(OSError, ValueError):
                     on_cpu, queued, _ = map(int, path.read_text().split())
                     running, waited = running + on_cpu, max(waited, queued)
-        return max(min(waited / 1e9, elapsed - running / 1e9), 0.0)
+        used = max(running / 1e9, (self.group.cpu_seconds() or 0.0) - self._used_before)
+        return max(min(waited / 1e9, elapsed - used), 0.0)
 
     def kill(self) -> None:
         """End every process of it: the kernel does so when the supervisor, the first of them, is gone.
@@ -150,6 +165,18 @@ class Jail:
             logging.getLogger(__name__).error(message, self.process.pid, self.group.entries)
 
 
+def _pipe(inner: contextlib.ExitStack, outer: contextlib.ExitStack) -> tuple[int, int]:
+    reading, writing = os.pipe2(os.O_CLOEXEC)
+    outer.callback(os.close, reading)
+    inner.callback(os.close, writing)
+    return reading, writing
+
+
+def _close_all(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
 def _children(pid: int) -> Iterator[int]:
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
@@ -157,9 +184,11 @@ def _children(pid: int) -> Iterator[int]:
 
 
 def _descendants(pid: int) -> Iterator[int]:
-    for child in _children(pid):
-        yield child
-        yield from _descendants(child)
+    left = [pid]
+    while left:
+        children = list(_children(left.pop()))
+        yield from children
+        left += children
 
 
 def _system() -> list[str]:
@@ -204,33 +233,29 @@ class Spawner:
 
     def start(self, shape: Shape) -> Jail:
         """A jail that is coming up; `wait_ready` waits for it. Raises JailStartError."""
-        group = Group()
-        control, inside = socket.socketpair()
-        stdout, stdout_inside = os.pipe2(os.O_CLOEXEC)
-        stderr, stderr_inside = os.pipe2(os.O_CLOEXEC)
-        passed: list[int] = []
-        try:
-            command = [*self._join(group), self.binary, *self._arguments(shape, passed)]
-            process = subprocess.Popen(
-                command,
-                stdin=inside.fileno(),
-                stdout=stdout_inside,
-                stderr=stderr_inside,
-                env={},
-                cwd="/",
-                pass_fds=passed,
-                start_new_session=True,
-            )
-        except OSError as error:
-            for descriptor in (stdout, stderr):
-                os.close(descriptor)
-            control.close()
-            group.remove()
-            raise JailStartError(str(error)) from error
-        finally:
-            inside.close()
-            for descriptor in (stdout_inside, stderr_inside, *passed):
-                os.close(descriptor)
+        with contextlib.ExitStack() as inner, contextlib.ExitStack() as outer:
+            try:
+                group = Group()
+                outer.callback(group.remove)
+                control, inside = socket.socketpair()
+                outer.enter_context(control)
+                inner.enter_context(inside)
+                (stdout, stdout_inside), (stderr, stderr_inside) = (_pipe(inner, outer) for _ in "oe")
+                passed: list[int] = []
+                inner.callback(_close_all, passed)
+                process = subprocess.Popen(
+                    [*self._join(group), self.binary, *self._arguments(shape, passed)],
+                    stdin=inside.fileno(),
+                    stdout=stdout_inside,
+                    stderr=stderr_inside,
+                    env={},
+                    cwd="/",
+                    pass_fds=passed,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise JailStartError(str(error)) from error
+            outer.pop_all()
         jail = Jail(process, control, (stdout, stderr), group)
         with self._lock:
             self._jails = {each for each in self._jails if each.process.returncode is None} | {jail}

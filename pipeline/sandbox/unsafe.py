@@ -88,7 +88,7 @@ class UnsafeSandbox:
     ) -> Execution:
         began = time.monotonic()
         with tempfile.TemporaryFile() as stdin:
-            stdin.write(program.stdin.encode())
+            stdin.write(program.stdin.encode(errors="surrogatepass"))
             stdin.seek(0)
             process = subprocess.Popen(
                 command,
@@ -113,6 +113,7 @@ class UnsafeSandbox:
             stdout=stdout,
             stderr=stderr,
             timed_out=status is None and not flooded,
+            cut=streams[0].cut,
         )
         return Execution(
             outcome,

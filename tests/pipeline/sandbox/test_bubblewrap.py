@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import errno
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -10,18 +12,30 @@ import sys
 import textwrap
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pipeline.errors import ConfigError, EnvironmentFailure, MissingExtraError
 from pipeline.sandbox import bubblewrap as module
+from pipeline.sandbox import spawn
 from pipeline.sandbox.base import Limits, Outcome, Program, Sandbox
 from pipeline.sandbox.bubblewrap import BubblewrapSandbox
 from pipeline.sandbox.load import load_sandbox
 from tests.pipeline.sandbox.conftest import descendants, groups_left, open_files, run
 
 LONG = Limits(seconds=50)
+
+
+@contextlib.contextmanager
+def cold() -> Iterator[BubblewrapSandbox]:
+    """A sandbox of the test's own, without warm jails."""
+    sandbox = BubblewrapSandbox(warm=0)
+    try:
+        yield sandbox
+    finally:
+        asyncio.run(sandbox.close())
 
 
 @pytest.mark.parametrize(
@@ -270,6 +284,85 @@ def test_a_killed_host_takes_its_jails_along() -> None:
     while (left := [pid for pid in family if Path(f"/proc/{pid}").exists()]) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert left == []
+
+
+def test_what_was_cut_is_not_what_was_expected(bubblewrap: Sandbox) -> None:
+    limits = Limits(seconds=50, output_bytes=100)
+    for tail, outcome in (("'43'", Outcome.WRONG_OUTPUT), ("''", Outcome.OK)):
+        code = f"print('42' + ' ' * 200 + {tail})"
+        done = run(bubblewrap, Program(code, expected="42"), limits)
+        assert (done.outcome, done.truncated) == (outcome, True)
+
+
+def test_files_come_back_where_memory_is_short(bubblewrap: Sandbox) -> None:
+    limits = Limits(seconds=50, memory_mib=48)
+    code = "f = open('a', 'wb')\nfor _ in range(28):\n    f.write(b'x' * (1 << 20))"
+    done = run(bubblewrap, Program(code, collect=("a",)), limits)
+    assert done.ok and done.files == {"a": b"x" * (28 << 20)}
+
+
+def test_many_files_come_back() -> None:
+    names = tuple(f"d/{n}" for n in range(600))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        with cold() as sandbox:
+            code = "import os\nos.mkdir('d')\nfor n in range(600):\n    open(f'd/{n}', 'w').write(str(n))"
+            done = run(sandbox, Program(code, collect=names), Limits(seconds=50))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert done.files == {f"d/{n}": str(n).encode() for n in range(600)}
+
+
+def test_a_large_binary_does_not_keep_the_compilers_memory(bubblewrap: Sandbox) -> None:
+    code = """
+        #include <stdlib.h>
+        char x[100 << 20] = {1};
+        int main(void) {
+            volatile char *p = malloc(600 << 20);
+            for (long i = 0; i < 600 << 20; i += 4096) p[i] = x[i / 8] + 1;
+            return 0;
+        }"""
+    done = run(bubblewrap, Program(textwrap.dedent(code), "c"), Limits(seconds=50, memory_mib=32))
+    assert done.outcome is Outcome.OUT_OF_MEMORY
+
+
+def test_a_host_with_many_descriptors(bubblewrap: Sandbox) -> None:
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 1400:
+        pytest.skip("this host allows too few descriptors")
+    held = [os.open("/dev/null", os.O_RDONLY) for _ in range(1100)]
+    try:
+        for _ in range(4):
+            assert run(bubblewrap, Program("print(1)"), Limits(seconds=50)).ok
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+
+
+def test_a_host_without_descriptors_is_an_environment_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    def exhausted() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with cold() as sandbox:
+        with monkeypatch.context() as patched:
+            patched.setattr(spawn.socket, "socketpair", exhausted)
+            with pytest.raises(EnvironmentFailure, match="Too many open files"):
+                sandbox._run(module._Run(Program(""), Limits()))
+        assert run(sandbox, Program("print(1)"), Limits(seconds=50)).ok
+
+
+def test_a_fork_of_the_host_leaves_the_jails_to_its_parent(bubblewrap: Sandbox) -> None:
+    child = os.fork()
+    if not child:
+        refused = False
+        try:
+            run(bubblewrap, Program(""))
+        except EnvironmentFailure as error:
+            refused = "open another" in str(error)
+        asyncio.run(bubblewrap.close())
+        os._exit(0 if refused else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert run(bubblewrap, Program("print(1)"), Limits(seconds=50)).ok
 
 
 def test_without_bubblewrap_it_stops_with_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -141,6 +141,21 @@ REACH: dict[str, tuple[str, bool]] = {
     "raise a resource limit": (
         "try:\n    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 40, 1 << 40)); return True\n"
         "except ValueError:\n    return False", True),
+    "limits of process 1": ("return resource.prlimit(os.getppid(), resource.RLIMIT_CPU)", True),
+    "what others open": ("return syscall(294, 0)", True),
+    "other families in pairs": (
+        "pair = (ctypes.c_int * 2)()\n"
+        "for family in (16, 21, 30, 38, 40, 43):\n    libc.socketpair(family, 1, 0, pair)\n"
+        "    if ctypes.get_errno() != errno.EAFNOSUPPORT: return True", True),
+    "protocols in modules": (
+        "for protocol in (33, 132, 136, 262):\n    for kind in (1, 2, 5, 6):\n"
+        "        try:\n            return socket.socket(socket.AF_INET, kind, protocol)\n"
+        "        except OSError as error:\n"
+        "            if error.errno != errno.EPROTONOSUPPORT: return True", False),
+    "line disciplines in modules": (
+        "try:\n    return not fcntl.ioctl(os.openpty()[1], 0x5423, (21).to_bytes(4, 'little'))\n"
+        "except OSError as error:\n    return error.errno != errno.EPERM", False),
+    "calls of tomorrow": ("return syscall(467, 0, 0, 0, 0, 0)", False),
     "type into a terminal": ("return not fcntl.ioctl(os.open('/dev/ptmx', os.O_RDWR), 0x5412, b'x')", False),
 }  # fmt: skip
 

@@ -3,9 +3,11 @@
 import asyncio
 import os
 import struct
+import subprocess
 import textwrap
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,8 @@ from pipeline.sandbox import cgroups, seccomp
 from pipeline.sandbox.base import Limits, Outcome, Program
 from pipeline.sandbox.docker import DockerSandbox
 from pipeline.sandbox.load import SANDBOXES, load_sandbox
+from pipeline.sandbox.toolchains import find_language
+from pipeline.sandbox.verdicts import checked, same_output
 from tests.pipeline.sandbox.conftest import run
 
 ALLOW, EPERM, ENOSYS, EAFNOSUPPORT, KILL = 0x7FFF0000, 0x50001, 0x50026, 0x50061, 0x80000000
@@ -47,6 +51,9 @@ def verdict(machine: str, arch: int, number: int, *arguments: int) -> int:
         (41, (16,), EAFNOSUPPORT),
         (41, (17,), EAFNOSUPPORT), (41, (40,), EAFNOSUPPORT), (16, (1, 0x5412), EPERM),
         (16, (1, 0x541C), EPERM),
+        (16, (1, 0x5423), EPERM), (53, (1, 1, 0), ALLOW), (53, (30, 1, 0), EAFNOSUPPORT),
+        (41, (2, 1, 6), ALLOW), (41, (2, 1, 132), 0x5005D), (41, (10, 2, 17), ALLOW), (302, (0, 7), ALLOW),
+        (302, (1, 7), EPERM), (294, (), EPERM), (462, (), ALLOW), (463, (), ENOSYS), (2000, (), ENOSYS),
         (16, (1, 0x5401), ALLOW), (0x40000000 | 59, (), KILL),
     ],
 )  # fmt: skip
@@ -127,6 +134,8 @@ def test_version_2_limits_are_written_and_deaths_read(tree: Path, monkeypatch: p
     [path] = [Path(entry).parent for entry in group.entries]
     assert (path / "memory.max").read_text() == str(124 << 20) and (path / "pids.max").read_text() == "8"
     assert (path / "cpu.max").read_text() == "50000 100000" and (path / "memory.swap.max").read_text() == "0"
+    (path / "cpu.stat").write_text("usage_usec 2500000\nuser_usec 1\n")
+    assert group.cpu_seconds() == 2.5
     (path / "memory.events").write_text("oom 1\noom_kill 0\n")
     assert not group.out_of_memory()
     (path / "memory.events").write_text("oom 1\noom_kill 2\n")
@@ -139,6 +148,74 @@ def test_groups_of_dead_processes_are_swept(tree: Path) -> None:
         (tree / name).mkdir()
     cgroups.sweep(tree)
     assert sorted(path.name for path in tree.iterdir()) == ["other", f"trajsmith-{os.getpid()}-0"]
+
+
+def test_a_group_of_another_name_space_is_no_reason_to_kill_ourselves(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed: list[int] = []
+    monkeypatch.setattr(cgroups.os, "kill", lambda pid, _: killed.append(pid))
+    (tree / "trajsmith-999999999-0").mkdir()
+    (tree / "trajsmith-999999999-0/cgroup.procs").write_text("0\n77\n")
+    cgroups.sweep(tree)
+    assert killed == [77]
+
+
+def test_processor_time_of_children_that_are_gone_counts() -> None:
+    group = cgroups.Group()
+    try:
+        before = group.cpu_seconds()
+        if before is None:
+            pytest.skip("no control group counts processor time here")
+        burn = "(i=0; while [ $i -lt 50000 ]; do i=$((i+1)); done)"
+        join = f"for f in $FILES; do echo 0 > $f; done; trap '' CHLD; {burn}"
+        subprocess.run(["sh", "-c", join], env={"FILES": " ".join(group.entries)}, check=True)
+        assert (group.cpu_seconds() or 0.0) > before + 0.005
+    finally:
+        assert group.remove()
+
+
+@pytest.mark.parametrize(
+    ("expected", "found", "same"),
+    [
+        ("1\n2", "1 \r\n2\n\n", True), ("", "\n \n", True), ("1\n2", "1\v2", False),
+        ("1\n2", "1\u20282", False),
+        ("1", "1\u00a0", False), ("1", " 1", False), ("a\n\nb", "a\nb", False), ("é", "e\u0301", False),
+    ],
+)  # fmt: skip
+def test_only_space_at_ends_is_forgiven(expected: str, found: str, same: bool) -> None:
+    assert same_output(expected, found) is same
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"seconds": float("nan")}, {"seconds": float("inf")}, {"seconds": 0.0}, {"seconds": -1.0},
+        {"memory_mib": -100}, {"memory_mib": 0}, {"processes": 0}, {"output_bytes": -1}, {"disk_mib": 0},
+    ],
+)  # fmt: skip
+def test_limits_that_limit_nothing_are_refused(limits: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=f"limit {next(iter(limits))}="):
+        checked(Program(""), find_language("python"), Limits(**limits))
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        (Program("", files={"a": b"", "a/b": b""}), "'a' of a program is a file and the directory"),
+        (Program("", files={"main.py/b": b""}), "is a file and the directory"),
+        (Program("", files={".": b""}), "file name"),
+        (Program("", files={"x" * 256: b""}), "file name"),
+        (Program("", files={"x/" * 600 + "x": b""}), "file name"),
+        (Program("", files={"\ud800": b""}), "file name"),
+        (Program("", files={f"{n}": b"x" for n in range(8_193)}), "disk_mib"),
+        (Program("", args=("a\0b",)), "argument"),
+        (Program("", args=("\ud800",)), "argument"),
+    ],
+)
+def test_what_no_program_can_be_given_is_refused(program: Program, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        checked(program, find_language("python"), Limits())
 
 
 FAKE_DOCKER = """

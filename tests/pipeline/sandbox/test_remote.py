@@ -1,6 +1,7 @@
 """The client of /run_code against our own server over the real sandbox, and against one that misbehaves."""
 
 import asyncio
+import http.client
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -127,6 +128,8 @@ def test_504_is_asked_again_and_limits_are_sent() -> None:
         (200, {"status": "SandboxError", "message": "no workers"}, EnvironmentFailure, "no workers"),
         (200, {"status": "Success", "run_result": None}, EnvironmentFailure, "what /run_code never does"),
         (200, {"status": "Success", "run_result": {"status": "Finished"}}, EnvironmentFailure, "return_code"),
+        (200, {"compile_result": {"status": "Error"}, "run_result": None}, EnvironmentFailure, "compiler"),
+        (200, b"[" * 100_000, EnvironmentFailure, "no JSON"),
         (422, {"detail": "bad language"}, ConfigError, "HTTP 422.*bad language"),
     ],
 )
@@ -183,6 +186,12 @@ def test_the_server_says_504_when_every_slot_is_taken(bubblewrap: Sandbox) -> No
         ("/run_code", b'{"language": "python"}', 422),
         ("/run_code", b'{"code": "", "language": "python", "files": {"../x": ""}}', 422),
         ("/run_code", b"[]", 422),
+        ("/run_code", b"[" * 100_000, 422),
+        ("/run_code", b'{"code": "", "language": "python", "memory_limit_MB": 1e999}', 422),
+        ("/run_code", b'{"code": "", "language": "python", "run_timeout": NaN}', 422),
+        ("/run_code", b'{"code": "", "language": "python", "run_timeout": -1}', 422),
+        ("/run_code", b'{"code": 1, "language": ["python"], "files": []}', 422),
+        ("/run_code", b"", 413),
         ("/other", b"{}", 404),
     ],
 )
@@ -191,6 +200,50 @@ def test_the_server_refuses_what_it_cannot_run(
 ) -> None:
     with serving(RunCodeServer(("127.0.0.1", 0), bubblewrap)) as url:
         assert httpx.post(f"{url}{path}", content=body).status_code == status
+
+
+@pytest.mark.parametrize("length", ["abc", "-1", "1_0", "9" * 5000])
+def test_a_length_that_is_none_is_answered(length: str, bubblewrap: Sandbox) -> None:
+    with serving(RunCodeServer(("127.0.0.1", 0), bubblewrap)) as url:
+        connection = http.client.HTTPConnection(url.removeprefix("http://"))
+        connection.putrequest("POST", "/run_code")
+        connection.putheader("Content-Length", length)
+        connection.endheaders()
+        assert connection.getresponse().status == 413
+        connection.close()
+
+
+def test_an_answer_that_trickles_ends() -> None:
+    over = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            try:
+                while not over.wait(0.01):
+                    self.wfile.write(b" ")
+            except OSError:
+                pass
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Quiet."""
+
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as url:
+        sandbox = RemoteSandbox(url=url, tries=1, queue_seconds=0.1)
+        with pytest.raises(EnvironmentFailure, match="ReadTimeout"):
+            run(sandbox, Program(""), Limits(seconds=0.1))
+        over.set()
+        asyncio.run(sandbox.close())
+
+
+def test_a_password_in_the_address_is_not_told() -> None:
+    sandbox = RemoteSandbox(url="http://me:tops3cret@127.0.0.1:9", tries=1)
+    with pytest.raises(EnvironmentFailure) as caught:
+        run(sandbox, Program(""))
+    asyncio.run(sandbox.close())
+    assert "127.0.0.1:9" in str(caught.value) and "127.0.0.1:9" in sandbox.describe()
+    assert "tops3cret" not in f"{caught.value} {sandbox.describe()}"
 
 
 @pytest.mark.parametrize("options", [{"url": "ftp://x"}, {"url": "http://x", "concurrency": 0}])
