@@ -3,7 +3,8 @@
 - `{calls: [{name, arguments}, ...], extra: reads|all|none}`: every listed call was made and succeeded, one
   made call for each listed one (a multiset; order does not matter). Calls beyond the list must not have
   succeeded, unless `extra` allows them: `reads` (default) those of tools that only read, `all` any.
-- `{answer: {equals|contains|matches: text}}`: the last assistant turn without calls; case does not count.
+- `{answer: {equals|contains|matches: text}}`: the last assistant turn without calls; case does not count,
+  nor, for `equals`, do quotes, emphasis and a full stop around it.
 
 Arguments are compared as JSON after the schema's defaults are filled in on both sides. Not covered: order of
 calls, and checks on a state (an environment adds those).
@@ -17,6 +18,7 @@ from typing import Any
 
 from data import canonical
 from data.messages import Role, ToolCall, ToolSpec, ToolStatus, Turn
+from pipeline.checks.answers import bare
 from pipeline.errors import ConfigError
 
 CheckKind = Callable[[dict[str, Any]], str]
@@ -60,11 +62,11 @@ def check_answer(check: dict[str, Any], turns: Sequence[Turn]) -> bool:
     said = [turn for turn in turns if turn.role is Role.ASSISTANT]
     if not said or said[-1].tool_calls:
         return False
-    text = said[-1].text.strip().casefold()
+    text = said[-1].text.casefold()
     kind, wanted = next(iter(check["answer"].items()))
     if kind == "matches":
         return re.search(wanted, said[-1].text, re.IGNORECASE) is not None
-    return wanted.casefold() in text if kind == "contains" else text == wanted.strip().casefold()
+    return wanted.casefold() in text if kind == "contains" else bare(text) == bare(wanted.casefold())
 
 
 def check_calls(

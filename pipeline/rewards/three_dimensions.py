@@ -6,8 +6,9 @@ R = 0.5 * completion + 0.3 * process + 0.2 * efficiency (weights are options), i
 - process = 0.4 * effective + 0.3 * coherence + 0.3 * recovery.
   effective: share of calls that were well formed, answered without an error and no repetition of an answer
   already had. coherence: 1 - share of calls that repeat the call right before them. recovery: share of
-  failed calls after which the same tool succeeded within three calls, 1 where none failed. Without any call
-  all three are the completion, so that doing nothing earns nothing unless it was the right thing to do.
+  failed calls after which the same tool succeeded within three calls, 1 where none failed. Without any call,
+  and where the agent gave up before it made as many calls as gold, all three are the completion, so that
+  doing nothing, or one harmless call, earns nothing unless it was the right thing to do.
 - efficiency = completion * mean of: min(1, gold calls / calls) (where gold is not known, the share of the
   turn budget left), the share of the turn budget left, the share of the token budget left. A failed episode
   is not efficient.
@@ -24,6 +25,7 @@ from pipeline.checks.attempts import Attempt, attempts
 from pipeline.checks.process import num_effective, num_turns, recovery_share, repetition_share
 from pipeline.errors import ConfigError
 from pipeline.rewards.base import GoldCalls, Measured, ProgramReward, verified
+from pipeline.rewards.efficient import early_finish
 
 
 class ThreeDimensions(ProgramReward):
@@ -49,7 +51,8 @@ class ThreeDimensions(ProgramReward):
         """The weighted sum."""
         calls = list(attempts(trajectory))
         completion = min(1.0, max(0.0, verified(trajectory).total))
-        parts = {"completion": completion, **_process(calls, completion)}
+        gave_up = early_finish(task, trajectory, self.gold, num_calls=len(calls))
+        parts = {"completion": completion, **_process([] if gave_up else calls, completion)}
         parts["efficiency"] = completion * self._efficiency(task, trajectory, len(calls))
         dimensions = (parts["completion"], parts["process"], parts["efficiency"])
         return Measured(sum(w * d for w, d in zip(self.weights, dimensions, strict=True)), parts)

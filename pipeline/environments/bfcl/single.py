@@ -5,10 +5,11 @@ assistant turn with calls, as the benchmark judges one reply; calls in a later t
 judged as written, also one that broke its schema, because the schema is ours and the verdict is theirs.
 
 `refusal="typed"` (default): a task of the irrelevance categories is passed by calling nothing *and* ending on
-the typed answer REFUSAL, so that doing nothing scores 0. `refusal="any"` is the benchmark's rule, calling
-nothing, under which an agent that does nothing scores on all of them; that floor is printed by `env check`.
-The benchmark's own verdict is the component `bfcl` in either case. Not covered: decoding calls from text,
-which is the renderer's; upstream would count text it cannot decode as no call.
+the typed answer REFUSAL as its last line, so that doing nothing scores 0. `refusal="any"` is the benchmark's
+rule, calling nothing, under which an agent that does nothing scores on all of them; that floor is printed by
+`env check`. The benchmark's own verdict is the component `bfcl` in either case. Not covered: decoding calls
+from text, which is the renderer's; upstream would count text it cannot decode as no call; and that always
+refusing solves the third of the tasks that are to be refused.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from data.messages import (
 )
 from data.tasks import Budget, Task
 from data.trajectories import Reward, RewardComponent, Trajectory
+from pipeline.checks.answers import bare
 from pipeline.checks.calls import argument_problems
 from pipeline.environments.bfcl.dataset import VERSION, require_package
 from pipeline.environments.bfcl.single_check import upstream_verdict
@@ -138,7 +140,7 @@ class SingleTurnEnvironment:
             prompt=(opening, *spoken),
             state=canonical.dumps({"category": row.category, "functions": row.functions, "tools": shown}),
             private=canonical.dumps(private),
-            verifier=f"{NAME}/ast/1",
+            verifier=f"{NAME}/ast/2",
             budget=Budget(max_turns=3, max_tokens=self.max_tokens),
             synthesizer=f"bfcl-eval/{VERSION}/{row.name}",
         )
@@ -231,8 +233,8 @@ class SingleTurnSession:
         if category == CALLING:
             checks["valid_calls"] = all(self._fits(call) for call in calls)
         if category in REFUSING and self.refusal == "typed":
-            final = said[-1].text if said else ""
-            checks["typed_answer"] = final.strip(" .!\"'`*\n").upper() == REFUSAL
+            lines = said[-1].text.strip().splitlines() if said else []
+            checks["typed_answer"] = bool(lines) and bare(lines[-1]).upper() == REFUSAL
         return {name: float(passed) for name, passed in {"success": all(checks.values()), **checks}.items()}
 
 

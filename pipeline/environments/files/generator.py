@@ -6,7 +6,6 @@ tools it needs and up to two others. Not covered: one tree shared by several tas
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -18,6 +17,7 @@ from pipeline.environments.files.templates import TEMPLATES, Template
 from pipeline.environments.files.tree import Tree
 from pipeline.environments.files.world import RENAMED, FilesSession
 from pipeline.environments.gold import Plan, PlannedGold, call
+from pipeline.environments.splits import split_of
 from pipeline.environments.toolkit import ToolEnvironment, all_tools
 from pipeline.errors import ConfigError
 
@@ -25,8 +25,6 @@ NUM_TASKS = {"train": 12_000, "dev": 600, "heldout": 1_200, "heldout_unseen": 60
 MAX_DISTRACTORS = 2
 MAX_DRAWS = 400
 _UNSEEN = "heldout_unseen"
-_SHARES = {"dev": 3, "heldout": 4}
-_NUM_SHARES = 20
 
 
 class Files(ToolEnvironment):
@@ -69,19 +67,10 @@ def draw_task(template: Template, split: str, index: int) -> Task:
     for attempt in range(MAX_DRAWS):
         tree = Tree(random.Random(f"files/{split}/{template.name}/{index}/{attempt}"))
         request = template.draw(tree)
-        if split in (_UNSEEN, _split_of(request)):
+        if split in (_UNSEEN, split_of(request)):
             tree.add_noise()
             return _task(template, split, tree, request)
     raise ConfigError(f"template {template.name} has too few requests: no draw of {MAX_DRAWS} is in {split}")
-
-
-def _split_of(request: str) -> str:
-    share = int.from_bytes(hashlib.sha256(request.encode()).digest()[:4], "big") % _NUM_SHARES
-    for name, count in _SHARES.items():
-        if share < count:
-            return name
-        share -= count
-    return "train"
 
 
 def _task(template: Template, split: str, tree: Tree, request: str) -> Task:

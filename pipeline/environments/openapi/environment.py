@@ -28,7 +28,7 @@ from pipeline.environments.tools import ToolLimits
 from pipeline.errors import ConfigError
 
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-VERIFIER = "openapi/task_file/1"
+VERIFIER = "openapi/task_file/2"
 _PLAIN_SCHEMES: dict[str, dict[str, Any]] = {
     "bearer": {"type": "http", "scheme": "bearer"},
     "basic": {"type": "http", "scheme": "basic"},

@@ -28,7 +28,7 @@ from pipeline.environments.task_file import TaskRules, file_gold, read_tasks, sp
 from pipeline.environments.tools import ToolError, ToolLimits
 from pipeline.errors import ConfigError
 
-VERIFIER = "simulated/task_file/1"
+VERIFIER = "simulated/task_file/2"
 _MARK = NamedValue(name="simulated", value=1.0)
 
 

@@ -8,7 +8,6 @@ that occur nowhere else. Not covered: databases larger than a few kilobytes (bri
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -17,6 +16,7 @@ from data import canonical
 from data.messages import system, user
 from data.tasks import Budget, Task
 from pipeline.environments.gold import Plan, PlannedGold, call, last_result
+from pipeline.environments.splits import split_of
 from pipeline.environments.sql.results import ResultSet
 from pipeline.environments.sql.session import SqlSession
 from pipeline.environments.sql_desk.data import TODAY, make_data
@@ -31,8 +31,6 @@ NUM_TASKS = {"train": 12_000, "dev": 600, "heldout": 1_200, "heldout_unseen": 60
 LEVELS = ("sql", "answer", "term")
 """Submit a query; give one value; submit a query about a term of the handbook."""
 _UNSEEN = "heldout_unseen"
-_SHARES = {"dev": 3, "heldout": 4}
-_NUM_SHARES = 20
 MAX_DRAWS, MAX_SPARES = 60, 40
 _SUBMIT = "SQLite. See tables, then submit one query."
 _ANSWER = "SQLite. See tables, query, then answer with the value."
@@ -103,7 +101,7 @@ def _draw_on(name: str, kind: Kind, split: str) -> Task | None:
                 question, sql = fill_term(template, rng, data, book)
             else:
                 question, sql = fill(template, rng, data)
-            if split in (_UNSEEN, _split_of(question)) and _worth_asking(result := database.run(sql)):
+            if split in (_UNSEEN, split_of(question)) and _worth_asking(result := database.run(sql)):
                 return _task(kind, split, name, question, sql, result)
         return None
     finally:
@@ -116,15 +114,6 @@ def _kinds(unseen: bool) -> list[Kind]:
         chosen += [("answer", template) for template in TEMPLATES if template.answer]
         chosen += [("term", template) for template in TERM_TEMPLATES]
     return chosen
-
-
-def _split_of(question: str) -> str:
-    share = int.from_bytes(hashlib.sha256(question.encode()).digest()[:4], "big") % _NUM_SHARES
-    for name, count in _SHARES.items():
-        if share < count:
-            return name
-        share -= count
-    return "train"
 
 
 def _worth_asking(result: ResultSet) -> bool:

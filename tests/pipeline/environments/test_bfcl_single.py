@@ -96,6 +96,10 @@ def test_refusing_needs_the_typed_answer_and_both_verdicts_are_kept(run: Run) ->
     assert components(silent) == {"success": 0.0, "bfcl": 1.0, "one_turn": 1.0, "typed_answer": 0.0}
     spelled = run(play(environment, task, ListedAgent([assistant(f" {REFUSAL.lower()}.\n")])))
     assert spelled.success
+    explained = run(
+        play(environment, task, ListedAgent([assistant(f"None of them does this.\n**{REFUSAL}**")]))
+    )
+    assert explained.success
     talk = run(play(environment, task, ListedAgent([assistant(f"Sorry, {REFUSAL}, but here is a poem")])))
     assert not talk.success
     called = ListedAgent([assistant("", ToolCall(call_id="a", name="x")), assistant(REFUSAL)])

@@ -197,3 +197,11 @@ def test_an_answer_is_judged_on_the_last_turn_alone() -> None:
     assert not check_answer({"answer": {"equals": "12 eur"}}, turns)
     assert not check_answer({"answer": {"contains": "12"}}, turns[:-1])
     assert not check_answer({"answer": {"contains": "Go"}}, turns[:1])
+
+
+@pytest.mark.parametrize(
+    ("said", "passes"),
+    [("Paid", True), (" **paid.** ", True), ("\u201cPaid\u201d", True), ("Paid twice", False), ("", False)],
+)
+def test_an_equal_answer_may_be_dressed(said: str, passes: bool) -> None:
+    assert check_answer({"answer": {"equals": "paid"}}, [assistant(said)]) is passes

@@ -312,3 +312,11 @@ def test_a_reward_that_loses_a_score_is_refused() -> None:
 def test_a_wrong_row_names_what_is_wrong(row: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build_reward(row)
+
+
+def test_one_harmless_call_earns_no_process() -> None:
+    """Giving up before as many calls as gold is doing nothing; failing after as many is trying."""
+    gave_up = score("three_dimensions", episode(ROME, "Done.", reward=0.0))
+    assert gave_up.total == 0.0 and parts(gave_up)["process"] == 0.0
+    tried = score("three_dimensions", episode(ROME, BOOK, "Done.", reward=0.0))
+    assert tried.total == pytest.approx(0.3) and parts(tried)["process"] == 1.0
