@@ -28,7 +28,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
 from data import canonical
-from data.messages import Role, ToolCall, ToolResult, ToolStatus, Turn, assistant, text_parts, user
+from data.messages import (
+    ParseStatus,
+    Role,
+    ToolCall,
+    ToolResult,
+    ToolStatus,
+    Turn,
+    assistant,
+    text_parts,
+    user,
+)
 from data.messages import tool as tool_turn
 from data.tasks import Task
 from pipeline.environments.base import Environment, Session
@@ -237,10 +247,7 @@ def turns_of_messages(messages: Sequence[Any], made: Sequence[dict[str, Any]]) -
     turns = []
     for message in messages:
         if message.role == "assistant":
-            calls = [
-                ToolCall(call_id=call.id, name=call.name, arguments=call.arguments or "{}")
-                for call in message.tool_calls or ()
-            ]
+            calls = [_called(call) for call in message.tool_calls or ()]
             called |= {call.call_id: call for call in calls}
             turns.append(assistant(message.content or "", *calls, reasoning=message.reasoning_content or ""))
         elif message.role == "tool":
@@ -252,18 +259,23 @@ def turns_of_messages(messages: Sequence[Any], made: Sequence[dict[str, Any]]) -
 
 def _result(call: ToolCall, message: Any, left: list[dict[str, Any]]) -> ToolResult:
     for index, one in enumerate(left):
-        if one["name"] == call.name and _same(one["arguments"], call.arguments):
+        if call.ok and one["name"] == call.name and one["arguments"] == call.parsed_arguments():
             found = ToolResult.model_validate(left.pop(index)["result"])
             return found.model_copy(update={"call_id": call.call_id})
     text = text_parts(_text(message))
     return ToolResult(call_id=call.call_id, name=call.name, parts=text, status=ToolStatus.TOOL_ERROR)
 
 
-def _same(arguments: dict[str, Any], text: str) -> bool:
+def _called(call: Any) -> ToolCall:
+    """The call as it was made; one that is no JSON object keeps its text and says so."""
+    text = call.arguments or "{}"
     try:
-        return bool(canonical.loads(text) == arguments)
+        if isinstance(canonical.loads(text), dict):
+            return ToolCall(call_id=call.id, name=call.name, arguments=text)
+        status = ParseStatus.NOT_A_CALL
     except ValueError:
-        return False
+        status = ParseStatus.NOT_JSON
+    return ToolCall(call_id=call.id, name=call.name, arguments="", raw=text, status=status)
 
 
 def _text(message: Any) -> str:

@@ -1,7 +1,8 @@
 """Environment `reasoning_gym`: the procedural tasks of the package of that name, with its difficulty knobs.
 
 One tool, `answer`; the package's own `score_answer` is the verifier, and its partial credit is a component.
-All splits are index ranges of one seeded dataset: held-out, then dev, then train; a question that an earlier
+Answers are hostile text, and some of the package's scorers evaluate them: what is not harmless (`scored_text`)
+scores 0 and is never given to them. All splits are index ranges of one seeded dataset: held-out, then dev, then train; a question that an earlier
 index asked in the same words is passed over, so no split repeats another. Not covered: datasets
 whose entries have no stored answer (their gold cannot be played), images, and the package's curricula (give
 the knobs themselves).
@@ -19,6 +20,7 @@ from data import canonical
 from data.messages import assistant, user
 from data.tasks import Budget, Task
 from data.trajectories import Trajectory
+from pipeline.environments.adapters.scored_text import Evaluates, evaluates, is_harmless
 from pipeline.environments.gold import Plan, PlannedGold, call
 from pipeline.environments.toolkit import ToolEnvironment, ToolSession
 from pipeline.environments.tools import ToolLimits, tool
@@ -32,6 +34,7 @@ class ReasoningGymSession(ToolSession):
     """State: {"answer": what was submitted last, or null}."""
 
     dataset: Any = None
+    evaluates: Evaluates = Evaluates.SYMPY
 
     @tool
     def answer(self, text: str) -> str:
@@ -43,9 +46,22 @@ class ReasoningGymSession(ToolSession):
         """`score`: the package's, 0 to 1; `success`: a full score of a submitted answer."""
         if self.state["answer"] is None:
             return {"success": 0.0, "score": 0.0}
-        entry = self.dataset[self.task.private_value()["index"]]
-        score = float(self.dataset.score_answer(self.state["answer"], entry))
+        score = self._score(self.state["answer"])
         return {"success": float(score >= 1.0), "score": score}
+
+    def _score(self, answer: str) -> float:
+        """0 for what must not be evaluated, and for what breaks a scorer that reads the stored answer well."""
+        private = self.task.private_value()
+        stored, entry = private["answer"], self.dataset[private["index"]]
+        if answer != stored and not is_harmless(answer, self.evaluates):
+            return 0.0
+        try:
+            return float(self.dataset.score_answer(answer, entry))
+        except Exception:
+            if stored in (None, answer):
+                raise
+            self.dataset.score_answer(stored, entry)
+            return 0.0
 
 
 class ReasoningGymEnvironment(ToolEnvironment):
@@ -79,6 +95,7 @@ class ReasoningGymEnvironment(ToolEnvironment):
             "train": (heldout + dev, heldout + dev + train),
         }
         self.dataset, package = _make(dataset, dict(knobs or {}), seed=seed, size=heldout + dev + train)
+        self._evaluates = evaluates(self.dataset.score_answer)
         identity = (self.version, dataset, dict(knobs or {}), seed, self._ranges, package)
         self.version = canonical.digest(*identity, length=12)
 
@@ -107,7 +124,7 @@ class ReasoningGymEnvironment(ToolEnvironment):
         """A session that scores with this environment's dataset."""
         session = await super().open(task, seed=seed)
         assert isinstance(session, ReasoningGymSession)
-        session.dataset = self.dataset
+        session.dataset, session.evaluates = self.dataset, self._evaluates
         return session
 
     def _task(self, split: str, index: int, entry: Mapping[str, Any]) -> Task:

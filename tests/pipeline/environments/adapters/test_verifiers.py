@@ -113,17 +113,16 @@ def chat(received: Received) -> Reply:
     """A model that adds what it is asked to, but plays 28 wrongly: a stream of one chat completion."""
     messages = received.body["messages"]
     asked = next(message["content"] for message in messages if message["role"] == "user")
-    start, amounts = next(
-        (start, amounts) for start, amounts in flaky_counter.CASES if f"shows {start}." in asked
-    )
-    amounts = amounts[::-1] if start == 28 else amounts
+    start, amounts = next(case for case in flaky_counter.CASES if f"shows {case[0]}." in asked)
+    script = [json.dumps({"amount": amount}) for amount in amounts]
+    script = ['{"amount": ', *script[::-1]] if start == 28 else script
     said = sum(message["role"] == "assistant" for message in messages)
     delta: dict[str, Any] = {"role": "assistant", "content": "Done."}
-    if said < len(amounts):
-        function = {"name": "add", "arguments": json.dumps({"amount": amounts[said]})}
+    if said < len(script):
+        function = {"name": "add", "arguments": script[said]}
         call = {"index": 0, "id": f"c{said}", "type": "function", "function": function}
         delta = {"role": "assistant", "content": None, "tool_calls": [call]}
-    reason = "tool_calls" if said < len(amounts) else "stop"
+    reason = "tool_calls" if said < len(script) else "stop"
     head = {"id": "x", "object": "chat.completion.chunk", "created": 0, "model": "scripted"}
     usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
     chunks = [
