@@ -10,8 +10,9 @@ program.
 
 Not covered: bugs in the kernel or the CPU (use `remote` with machines of its own against those); what the
 kernel says about itself (/proc/cpuinfo, /proc/meminfo, mount sources); reading what any user may read below
-/usr; timing. Without a memory control group, memory is polled every 20 ms, and what is written to memory
-files in between is bounded per file only. Tests that run in the same interpreter as the code they test can
+/usr; timing. Without a memory control group, memory is polled every 20 ms, and
+memory that belongs to no process is refused (memfd, System V) or bounded (file systems; pipes and sockets by
+their number only). Tests that run in the same interpreter as the code they test can
 be fooled by that code: give the verdict to a process of its own, or compare output.
 
 Where bubblewrap cannot run, creating this sandbox fails with the fix; nothing falls back to `unsafe`.
@@ -143,6 +144,11 @@ class BubblewrapSandbox:
     def _run(self, run: _Run) -> Execution:
         chain = toolchain(run.program.language)
         request_files = checked(run.program, chain.language, run.limits)
+        if "memory" not in cgroups.host().parents and len(run.program.stdin) > run.limits.disk_mib << 18:
+            raise ConfigError(
+                f"standard input of {len(run.program.stdin):,} characters; without a memory control group "
+                f"allowed by disk_mib: {run.limits.disk_mib << 18:,}"
+            )
         building = compile_limits(chain.language, run.limits) if chain.compile else run.limits
         request = self._request(chain, run, request_files, building)
         jail = self._ready(self._shape(chain.mounts, building.disk_mib))

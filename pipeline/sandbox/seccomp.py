@@ -57,14 +57,20 @@ _CHECKED = {
     "clone": (56, 220), "clone3": (435, 435), "socket": (41, 198), "socketpair": (53, 199), "ioctl": (16, 29),
     "prlimit64": (302, 261),
 }  # fmt: skip
+_MEMORY = ((319, 279), (447, 447), (29, 194))
+"""memfd_create, memfd_secret, shmget."""
 _FAMILIES = (1, 2, 10)
 """AF_UNIX, AF_INET, AF_INET6: all of them reach no further than the jail."""
 _PROTOCOLS = (0, 1, 6, 17, 58)
 """The type's own (and Unix's 1), ICMP, TCP, UDP, ICMP for IPv6."""
 
 
-def program(machine: str | None = None) -> bytes:
-    """The filter for a machine (default this one) as `struct sock_filter[]`. Raises ConfigError."""
+def program(machine: str | None = None, *, memory_files: bool = True) -> bytes:
+    """The filter for a machine (default this one) as `struct sock_filter[]`. Raises ConfigError.
+
+    Without `memory_files` memory that belongs to no process (memfd, System V) is refused too: for hosts where
+    nobody counts it.
+    """
     machine = machine or platform.machine()
     if machine not in _AUDIT:
         known = ", ".join(_AUDIT)
@@ -74,7 +80,7 @@ def program(machine: str | None = None) -> bytes:
     lines = [_op(_LOAD, _ARCH), _op(_EQUAL, _AUDIT[machine], 1, 0), _op(_RETURN, _KILL), _op(_LOAD, _NR)]
     if machine == "x86_64":
         lines += [_op(_AT_LEAST, 0x40000000, 0, 1), _op(_RETURN, _KILL)]
-    for pair in _REFUSED.values():
+    for pair in (*_REFUSED.values(), *(() if memory_files else _MEMORY)):
         if (refused := pair[column]) is not None:
             lines += [_op(_EQUAL, refused, 0, 1), _refuse(errno.EPERM)]
     lines += [_op(_EQUAL, number["clone3"], 0, 1), _refuse(errno.ENOSYS)]

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.errors import MissingExtraError
+from pipeline.sandbox import cgroups, seccomp
 from pipeline.sandbox import jail as supervisor
-from pipeline.sandbox import seccomp
 from pipeline.sandbox.cgroups import Group
 from pipeline.sandbox.exchange import Capture, Exchange, Report, Watch
 from pipeline.sandbox.toolchains import python_executable
@@ -225,7 +225,7 @@ class Spawner:
 
     def __init__(self, binary: str) -> None:
         self.binary = binary
-        self._filter = seccomp.program()
+        self._filter = seccomp.program(memory_files="memory" in cgroups.host().parents)
         self._source = Path(supervisor.__file__).read_text(encoding="utf-8")
         self._jails: set[Jail] = set()
         self._stopped = False

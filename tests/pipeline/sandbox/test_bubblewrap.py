@@ -19,7 +19,7 @@ import pytest
 
 from pipeline.errors import ConfigError, EnvironmentFailure, MissingExtraError
 from pipeline.sandbox import bubblewrap as module
-from pipeline.sandbox import spawn
+from pipeline.sandbox import cgroups, spawn
 from pipeline.sandbox.base import Limits, Outcome, Program, Sandbox
 from pipeline.sandbox.bubblewrap import BubblewrapSandbox
 from pipeline.sandbox.load import load_sandbox
@@ -312,6 +312,23 @@ def test_many_files_come_back() -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert done.files == {f"d/{n}": str(n).encode() for n in range(600)}
+
+
+def test_without_a_memory_group_no_memory_is_out_of_sight(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cgroups, "host", lambda: cgroups.Host(0, {}))
+    code = """
+        import ctypes, os
+        print(input())
+        libc = ctypes.CDLL(None, use_errno=True)
+        print(libc.shmget(0, 4096, 0o1666), ctypes.get_errno())
+        os.memfd_create("x")"""
+    with cold() as sandbox:
+        done = run(sandbox, Program(textwrap.dedent(code), stdin="in"), LONG)
+        assert done.stdout == "in\n-1 1\n" and "PermissionError" in done.stderr
+        with pytest.raises(ConfigError, match="standard input"):
+            run(sandbox, Program("", stdin="x" * (1 << 20)), Limits(disk_mib=1))
+        done = run(sandbox, Program("int main(void) { return x; }", "c"), LONG)
+        assert done.outcome is Outcome.COMPILE_ERROR and "undeclared" in done.stderr
 
 
 def test_a_large_binary_does_not_keep_the_compilers_memory(bubblewrap: Sandbox) -> None:
