@@ -169,21 +169,21 @@ class ToolSession(GuardedSession):
                 if score is not None:
                     self.tool_scores[name] = float(score)
             outcome = self.judge(trajectory)
-            total = float(outcome["success"])
+            return self._reward(outcome, step_rewards(trajectory))
         except Exception as error:
             raise JudgeError(
-                f"verifier {self.task.verifier} failed on task {self.task.task_id}: {error!r}"
+                f"verifier {self.task.verifier} failed on task {self.task.task_id}: {said(error, shown=repr)}"
             ) from error
+
+    def _reward(self, outcome: Mapping[str, float], steps: Mapping[str, float]) -> Reward:
         components = [RewardComponent(name=name, value=float(value)) for name, value in outcome.items()]
-        process = {f"tool/{name}": score for name, score in self.tool_scores.items()} | step_rewards(
-            trajectory
-        )
+        process = {f"tool/{name}": score for name, score in self.tool_scores.items()} | steps
         components += [
             RewardComponent(name=name, value=value, when=RewardWhen.PROCESS)
             for name, value in process.items()
         ]
         return Reward(
-            total=total,
+            total=float(outcome["success"]),
             components=tuple(components),
             verifier=self.task.verifier,
             artefact_digest=canonical.digest(self.artefact()),

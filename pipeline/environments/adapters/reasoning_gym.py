@@ -1,11 +1,11 @@
 """Environment `reasoning_gym`: the procedural tasks of the package of that name, with its difficulty knobs.
 
 One tool, `answer`; the package's own `score_answer` is the verifier, and its partial credit is a component.
-Answers are hostile text, and some of the package's scorers evaluate them: what is not harmless (`scored_text`)
-scores 0 and is never given to them. All splits are index ranges of one seeded dataset: held-out, then dev, then train; a question that an earlier
-index asked in the same words is passed over, so no split repeats another. Not covered: datasets
-whose entries have no stored answer (their gold cannot be played), images, and the package's curricula (give
-the knobs themselves).
+Answers are hostile text, and some of the package's scorers evaluate them: what is not harmless
+(`scored_text`) scores 0 and is never given to them. All splits are index ranges of one seeded dataset:
+held-out, then dev, then train; a question that an earlier index asked in the same words is passed over, so no
+split repeats another. Not covered: datasets whose entries have no stored answer (their gold cannot be
+played), images, and the package's curricula (give the knobs themselves).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ReasoningGymSession(ToolSession):
         return {"success": float(score >= 1.0), "score": score}
 
     def _score(self, answer: str) -> float:
-        """0 for what must not be evaluated, and for what breaks a scorer that reads the stored answer well."""
+        """0 for what must not be evaluated, and for what breaks a scorer that reads the stored answer."""
         private = self.task.private_value()
         stored, entry = private["answer"], self.dataset[private["index"]]
         if answer != stored and not is_harmless(answer, self.evaluates):

@@ -1,9 +1,10 @@
 """Answers that a foreign scorer evaluates: which of them may be given to it.
 
 Some datasets of reasoning-gym score an answer with `eval` or sympy's `parse_expr`, which execute what the
-model wrote, in this process. Decided here: to `eval` go literals, single names and what is no Python at all; to `parse_expr`
-goes arithmetic of numbers, single letters and the functions of school, with small powers. Everything else is
-never evaluated. Not covered: scorers that hand an answer on to another module that evaluates it.
+model wrote, in this process. Decided here: to `eval` go literals, single names and what is no Python at all;
+to `parse_expr` goes arithmetic of numbers, single letters and the functions of school, with small powers.
+Everything else is never evaluated. Not covered: scorers that hand an answer on to another module that
+evaluates it.
 """
 
 from __future__ import annotations

@@ -11,14 +11,16 @@ from typing import Any
 
 import pytest
 
+from data import canonical
 from data.media import MAX_BYTES, MediaStore
 from data.messages import ToolStatus, user
 from data.tasks import Task
 from data.trajectories import Trajectory
 from pipeline.environments.base import GoldScript
+from pipeline.environments.play import make_trajectory
 from pipeline.environments.toolkit import ToolEnvironment, ToolSession
 from pipeline.environments.tools import Media, ToolError, ToolResponse, tool
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, JudgeError
 from tests.pipeline.environments.conftest import Run
 
 
@@ -69,6 +71,21 @@ RAISED: dict[str, tuple[BaseException, ToolStatus]] = {
 }
 
 
+def raise_silently() -> dict[str, float]:
+    raise Silent
+
+
+VERDICTS: dict[str, Any] = {
+    "fair": lambda: {"success": 0.0},
+    "nan": lambda: {"success": float("nan")},
+    "an infinite part": lambda: {"success": 1.0, "part": float("inf")},
+    "text": lambda: {"success": "yes"},
+    "nothing": lambda: None,
+    "without a text": raise_silently,
+    "no artefact": lambda: {"success": 1.0},
+}
+
+
 class WildSession(ToolSession):
     @tool
     def give(self, what: str) -> Any:
@@ -98,7 +115,10 @@ class WildSession(ToolSession):
         return b"\x89PNG\r\n\x1a\n"[:size] + bytes(max(0, size - 8))
 
     def judge(self, trajectory: Trajectory) -> dict[str, float]:
-        return {"success": 0.0}
+        return VERDICTS[self.task.private_value().get("verdict", "fair")]()
+
+    def artefact(self) -> Any:
+        return object() if self.task.private_value().get("verdict") == "no artefact" else None
 
 
 class Wild(ToolEnvironment):
@@ -167,3 +187,17 @@ def test_a_snapshot_names_what_it_cannot_keep(run: Run, what: str) -> None:
 def test_a_lone_surrogate_in_an_argument_is_the_agents(run: Run) -> None:
     status, text = run(called("give", what="\ud800"))
     assert status is ToolStatus.TOOL_ERROR and text.startswith("Invalid JSON")
+
+
+@pytest.mark.parametrize("verdict", [name for name in VERDICTS if name != "fair"])
+def test_a_verdict_that_is_none_is_a_failed_judge(run: Run, verdict: str) -> None:
+    async def play() -> None:
+        world = Wild()
+        task = next(world.tasks("train")).model_copy(
+            update={"private": canonical.dumps({"verdict": verdict})}
+        )
+        async with await world.open(task) as session:
+            await session.verify(make_trajectory(world, task, list(task.prompt), seed=0))
+
+    with pytest.raises(JudgeError, match="verifier w failed"):
+        run(play())
