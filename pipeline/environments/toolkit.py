@@ -175,7 +175,7 @@ class ToolSession(GuardedSession):
                 f"verifier {self.task.verifier} failed on task {self.task.task_id}: {said(error, shown=repr)}"
             ) from error
 
-    def _reward(self, outcome: Mapping[str, float], steps: Mapping[str, float]) -> Reward:
+    def _reward(self, outcome: Mapping[str, float], steps: dict[str, float]) -> Reward:
         components = [RewardComponent(name=name, value=float(value)) for name, value in outcome.items()]
         process = {f"tool/{name}": score for name, score in self.tool_scores.items()} | steps
         components += [

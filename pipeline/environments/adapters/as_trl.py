@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import keyword
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
@@ -147,6 +148,11 @@ def _method(spec: ToolSpec) -> Callable[..., str]:
         raise ConfigError(f"TRL takes tools as methods, and {spec.name!r} cannot be one; rename the tool")
     schema = canonical.loads(spec.parameters)
     properties, required = schema.get("properties", {}), schema.get("required", [])
+    wrong = [name for name in properties if not name.isidentifier() or keyword.iskeyword(name)]
+    if wrong:
+        raise ConfigError(
+            f"TRL takes Python parameters, and {wrong} of tool {spec.name} cannot be; rename them"
+        )
 
     def method(self: _Rollout, **arguments: Any) -> str:
         return self._call(spec.name, {key: value for key, value in arguments.items() if value is not None})

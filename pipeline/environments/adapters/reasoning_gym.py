@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from typing import Any
@@ -26,6 +27,8 @@ from pipeline.environments.toolkit import ToolEnvironment, ToolSession
 from pipeline.environments.tools import ToolLimits, tool
 from pipeline.errors import ConfigError, MissingExtraError
 
+_NO_NUMBER = re.compile(r"(?<![a-z])(?:nan|inf|infinity)[ij]?(?![a-z])", re.IGNORECASE)
+"""Compared with anything, such a number is close enough to some scorers."""
 _OURS = ("seed", "size")
 """Fields of a dataset's configuration that are no difficulty knobs."""
 
@@ -50,15 +53,22 @@ class ReasoningGymSession(ToolSession):
         return {"success": float(score >= 1.0), "score": score}
 
     def _score(self, answer: str) -> float:
-        """0 for what must not be evaluated, and for what breaks a scorer that reads the stored answer."""
+        """The package's score, and 0 where that is no verdict on the answer.
+
+        That is: where it must not be evaluated or is no number at all, where the scorer takes a lone "?" just
+        as well, and where the answer breaks a scorer that reads the stored one.
+        """
         private = self.task.private_value()
         stored, entry = private["answer"], self.dataset[private["index"]]
-        if answer != stored and not is_harmless(answer, self.evaluates):
+        is_stored = answer.strip().casefold() == str(stored).strip().casefold()
+        if not is_stored and (_NO_NUMBER.search(answer) or not is_harmless(answer, self.evaluates)):
             return 0.0
         try:
-            return float(self.dataset.score_answer(answer, entry))
+            score = float(self.dataset.score_answer(answer, entry))
+            takes_anything = not is_stored and score >= 1.0 and self.dataset.score_answer("?", entry) >= 1.0
+            return 0.0 if takes_anything else score
         except Exception:
-            if stored in (None, answer):
+            if stored is None or is_stored:
                 raise
             self.dataset.score_answer(stored, entry)
             return 0.0

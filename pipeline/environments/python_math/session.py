@@ -44,6 +44,8 @@ class MathSession(ToolSession):
             raise ToolError(f"timed out after {SECONDS:g} s")
         if execution.outcome is Outcome.OUT_OF_MEMORY:
             raise ToolError("out of memory")
+        if execution.exit_code is None:
+            raise ToolError(execution.detail or "ended from outside")
         if not execution.ok:
             raise ToolError(execution.stderr.strip() or f"ended with exit code {execution.exit_code}")
         return execution.stdout.strip() or "no output"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.environments.adapters.reasoning_gym import ReasoningGymEnvironment
+from pipeline.environments.adapters.reasoning_gym import ReasoningGymEnvironment, ReasoningGymSession
 from pipeline.environments.adapters.scored_text import Evaluates, is_harmless
 from pipeline.environments.check import check_environment
 from pipeline.environments.play import make_trajectory
@@ -144,9 +144,9 @@ def test_an_answer_that_breaks_the_scorer_is_a_wrong_one_and_a_broken_scorer_is_
         task = next(environment.tasks("train"))
         task = task.model_copy(update={"private": '{"index":0,"answer":"5"}'})
         async with await environment.open(task) as session:
-            session.dataset = Picky()
+            assert isinstance(session, ReasoningGymSession)
+            session.dataset, session.evaluates = Picky(), Evaluates.NOTHING
             session.dataset.broken = broken
-            session.evaluates = Evaluates.NOTHING
             await session.call("answer", {"text": text}, "a")
             record = make_trajectory(environment, task, list(task.prompt), seed=0)
             return (await session.verify(record)).total
@@ -155,3 +155,20 @@ def test_an_answer_that_breaks_the_scorer_is_a_wrong_one_and_a_broken_scorer_is_
     assert asyncio.run(verdict("5", broken=False)) == 1.0
     with pytest.raises(JudgeError):
         asyncio.run(verdict("6", broken=True))
+
+
+@pytest.mark.parametrize("dataset", ["complex_arithmetic", "game_of_life_halting"])
+def test_nonsense_that_the_package_takes_for_right_scores_nothing(dataset: str) -> None:
+    async def play(text: str) -> set[float]:
+        environment = ReasoningGymEnvironment(dataset=dataset, heldout=1, dev=1, train=6)
+        totals = set()
+        for task in environment.tasks("train"):
+            async with await environment.open(task) as session:
+                await session.call("answer", {"text": text or task.private_value()["answer"]}, "a")
+                record = make_trajectory(environment, task, list(task.prompt), seed=0)
+                totals.add((await session.verify(record)).total)
+        return totals
+
+    for nonsense in ("nan", "NaN+nanj", "-inf", "?", "[]"):
+        assert asyncio.run(play(nonsense)) == {0.0}, nonsense
+    assert asyncio.run(play("")) == {1.0}
