@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.errors import MissingExtraError
+from pipeline.errors import ConfigError, MissingExtraError
 from pipeline.sandbox import cgroups, seccomp
 from pipeline.sandbox import jail as supervisor
 from pipeline.sandbox.cgroups import Group
@@ -221,9 +221,16 @@ def _proportional_kib(pid: int) -> int:
 
 
 class Spawner:
-    """Starts jails. `start` wants always the same thread: a jail dies with the one that made it."""
+    """Starts jails. `start` wants always the same thread: a jail dies with the one that made it.
+
+    Raises ConfigError where a tool is absent.
+    """
 
     def __init__(self, binary: str) -> None:
+        if os.geteuid() == 0 and shutil.which("setpriv") is None:
+            raise ConfigError(
+                "as root a jail needs setpriv, which is not installed; apt-get install util-linux"
+            )
         self.binary = binary
         self._filter = seccomp.program(memory_files="memory" in cgroups.host().parents)
         self._source = Path(supervisor.__file__).read_text(encoding="utf-8")

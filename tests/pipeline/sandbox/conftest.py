@@ -14,6 +14,7 @@ import pytest
 from pipeline.errors import ConfigError
 from pipeline.sandbox import cgroups
 from pipeline.sandbox.base import Execution, Limits, Program, Sandbox
+from pipeline.sandbox.bubblewrap import BubblewrapSandbox
 from pipeline.sandbox.load import load_sandbox
 
 SECRET = "host-secret-5f1c"
@@ -42,6 +43,16 @@ def groups_left() -> list[str]:
 
 def open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
+
+
+@contextlib.contextmanager
+def cold() -> Iterator[BubblewrapSandbox]:
+    """A sandbox of the test's own, without warm jails."""
+    sandbox = BubblewrapSandbox(warm=0)
+    try:
+        yield sandbox
+    finally:
+        asyncio.run(sandbox.close())
 
 
 @pytest.fixture(scope="session")
