@@ -25,7 +25,7 @@ from typing import Any
 
 HOME = "/box"
 _REAP_MILLISECONDS = 50
-_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
+_PR_SET_DUMPABLE = 4
 
 
 def send(letter: bytes, payload: bytes = b"", more: int = 0) -> None:
@@ -214,8 +214,6 @@ def serve() -> bool:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # No process of the jail may look into this one (/proc/1/mem, fd).
     control(_PR_SET_DUMPABLE, 0)
-    # A host that is killed may have left the other end of the socket to a child of its own.
-    control(_PR_SET_PDEATHSIG, signal.SIGKILL)
     import site  # -S leaves out exit(), quit() and copyright
 
     site.setquit()

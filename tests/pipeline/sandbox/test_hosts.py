@@ -5,6 +5,7 @@ import errno
 import os
 import resource
 import shutil
+import socket
 import textwrap
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 
 from pipeline.errors import ConfigError, EnvironmentFailure, MissingExtraError
 from pipeline.sandbox import bubblewrap as module
-from pipeline.sandbox import cgroups, spawn
+from pipeline.sandbox import cgroups
 from pipeline.sandbox.base import Limits, Outcome, Program, Sandbox
 from pipeline.sandbox.load import load_sandbox
 from tests.pipeline.sandbox.conftest import cold, descendants, run
@@ -55,7 +56,7 @@ def test_a_host_without_descriptors_is_an_environment_failure(monkeypatch: pytes
 
     with cold() as sandbox:
         with monkeypatch.context() as patched:
-            patched.setattr(spawn.socket, "socketpair", exhausted)
+            patched.setattr(socket, "socketpair", exhausted)
             with pytest.raises(EnvironmentFailure, match="Too many open files"):
                 sandbox._run(module._Run(Program(""), Limits()))
         assert run(sandbox, Program("print(1)"), Limits(seconds=50)).ok

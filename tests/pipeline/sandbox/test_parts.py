@@ -154,7 +154,7 @@ def test_a_group_of_another_name_space_is_no_reason_to_kill_ourselves(
     tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed: list[int] = []
-    monkeypatch.setattr(cgroups.os, "kill", lambda pid, _: killed.append(pid))
+    monkeypatch.setattr(os, "kill", lambda pid, _: killed.append(pid))
     (tree / "trajsmith-999999999-0").mkdir()
     (tree / "trajsmith-999999999-0/cgroup.procs").write_text("0\n77\n")
     cgroups.sweep(tree)
