@@ -88,9 +88,9 @@ def test_the_same_seed_draws_the_same_faults(tokenizer: Path) -> None:
 async def first_call(kind: str, **options: Any) -> tuple[FaultyEnvironment, Any, Any]:
     clean = load_environment("travel_desk")
     environment = FaultyEnvironment(clean, {kind: 1.0}, seed=0, slow_seconds=options.get("slow_seconds", 0.0))
-    task = next(task for task in clean.tasks("train") if clean.gold(task).next_turn(task.prompt).tool_calls)
+    firsts = ((task, clean.gold(task).next_turn(task.prompt)) for task in clean.tasks("train"))
+    task, call = next((task, turn.tool_calls[0]) for task, turn in firsts if turn and turn.tool_calls)
     session = await environment.open(task)
-    call = clean.gold(task).next_turn(task.prompt).tool_calls[0]
     result = await session.call(call.name, call.parsed_arguments(), call.call_id)
     assert await session.call(call.name, call.parsed_arguments(), call.call_id) is result
     return environment, session, result

@@ -13,7 +13,8 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel, Field
 
 from data import canonical
-from pipeline.environments.schemas import ArgumentsError, parse_docstring, signature_of
+from pipeline.environments.docstrings import parse_docstring
+from pipeline.environments.schemas import ArgumentsError, signature_of
 from pipeline.errors import ConfigError
 
 

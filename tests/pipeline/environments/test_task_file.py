@@ -77,7 +77,8 @@ def test_gold_uses_earlier_results(tmp_path: Path) -> None:
         turns.append(result_of(turns[-1].tool_calls[0], answer))
     assert turns[-2].tool_calls[0].parsed_arguments() == {"item": 17, "count": 2}
     assert last_result(turns).text == "ok"
-    assert script.next_turn(turns).text == "DONE"
+    last = script.next_turn(turns)
+    assert last is not None and last.text == "DONE"
     with pytest.raises(ConfigError, match=r"\$result: 1/id.*of 1 results"):
         resolve({"$result": "1/id"}, ["{}"])
 
@@ -181,7 +182,7 @@ def passes(turns: list[Turn], **check: Any) -> bool:
 def test_calls_are_judged_as_a_multiset_with_defaults() -> None:
     ok, failed = ToolStatus.OK, ToolStatus.TOOL_ERROR
     order = ("order", {"item": 7, "count": 1}, ok)
-    look = ("find", {}, ok)
+    look: Any = ("find", {}, ok)
     assert passes(dialogue(order, look, ("order", {"item": 8}, failed)))
     assert not passes(dialogue(("order", {"item": 7}, failed)))
     assert not passes(dialogue(order, order))

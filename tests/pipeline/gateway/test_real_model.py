@@ -22,7 +22,8 @@ pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
 
 
 def test_a_dialogue_is_recorded_token_by_token(vllm_server: ModelServer) -> None:
-    renderer, records = load_renderer(fetch_smollm2()), []
+    renderer = load_renderer(fetch_smollm2())
+    records: list[Any] = []
 
     async def run() -> tuple[list[Any], list[float]]:
         engine = VllmEngine([vllm_server.url], model=vllm_server.settings.served_name)
