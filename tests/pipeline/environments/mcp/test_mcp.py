@@ -367,7 +367,7 @@ def test_variables_go_by_name_and_stand_nowhere(
         ({"command": ["true"]}, "MCP server true does not answer"),
         ({"url": "http://127.0.0.1:1/mcp?key=secret"}, "MCP server http://127.0.0.1:1/mcp does not answer"),
         ({"server": BUILD.replace("build", "SHARED")}, "is one server for all sessions"),
-        ({"server": BUILD.replace("build", "absent")}, "cannot be loaded"),
+        ({"server": BUILD.replace("build", "absent")}, "has no 'absent'"),
         ({"server": BUILD, "hidden": ["absent"]}, r"hidden names \['absent'\]"),
         ({"server": BUILD, "comand": []}, "unexpected keyword argument 'comand'"),
     ],
@@ -384,7 +384,7 @@ def test_a_task_file_is_checked_against_the_server(tmp_path: Path) -> None:
     for check, text in {
         "{state: {tool: absent, equals: 1}}": "no tool 'absent'",
         "{state: {tool: total}}": "say either equals or contains",
-        "{verifier: no.such:thing}": "cannot be loaded",
+        "{verifier: no.such:thing}": "there is no module 'no'",
     }.items():
         path.write_text(
             f"- prompt: Add.\n  gold: [{{name: add, arguments: {{amount: 1}}}}]\n  checks: [{check}]\n"
