@@ -17,7 +17,7 @@ new segment (verl takes one token stream), images, verl's own reward functions.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -154,7 +154,7 @@ async def play_for_verl(
             environment=environment,
             engine=VerlEngine(manager, request_id),
             renderer=renderer,
-            sampling=replace(sampling),
+            sampling=sampling,
             settings=settings,
             attempt=attempt,
             synthesizer="verl",

@@ -7,7 +7,6 @@ only, and shows every tool under another name. Not covered: paraphrases beyond a
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -16,6 +15,7 @@ from data import canonical
 from data.messages import Turn, system, user
 from data.tasks import Budget, Task
 from pipeline.environments.gold import Plan, PlannedGold
+from pipeline.environments.splits import split_of
 from pipeline.environments.toolkit import ToolEnvironment, all_tools
 from pipeline.environments.travel_desk.desk import Case, Desk
 from pipeline.environments.travel_desk.template import Template
@@ -31,8 +31,6 @@ DEMO_TEMPLATES = ("known_flight", "cheapest", "earliest", "price", "cancel")
 
 NUM_TASKS = {"train": 12_000, "dev": 600, "heldout": 1_200, "heldout_unseen": 600}
 _UNSEEN = "heldout_unseen"
-_SHARES = {"dev": 3, "heldout": 4}
-_NUM_SHARES = 20
 MAX_DISTRACTORS = 2
 MAX_DRAWS = 2_000
 
@@ -78,18 +76,9 @@ def draw_task(template: Template, split: str, index: int) -> Task:
     for attempt in range(MAX_DRAWS):
         desk = Desk(random.Random(f"travel_desk/{split}/{template.name}/{index}/{attempt}"))
         case = template.draw(desk)
-        if split == _UNSEEN or _split_of(case) == split:
+        if split in (_UNSEEN, split_of(case.prompt)):
             return _task(template, split, desk, case)
     raise ConfigError(f"template {template.name} has too few texts: no draw of {MAX_DRAWS} is in {split}")
-
-
-def _split_of(case: Case) -> str:
-    share = int.from_bytes(hashlib.sha256(case.prompt.encode()).digest()[:4], "big") % _NUM_SHARES
-    for name, count in _SHARES.items():
-        if share < count:
-            return name
-        share -= count
-    return "train"
 
 
 def _task(template: Template, split: str, desk: Desk, case: Case) -> Task:
