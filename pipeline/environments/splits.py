@@ -1,4 +1,4 @@
-"""Which split a generated task belongs to: decided by the digest of its words, so no request is in two.
+"""Which split a generated task belongs to: decided by the digest of what makes it one, so none is in two.
 
 Of 20 shares dev has 3, heldout 4, train the rest. Not covered: splits of unseen templates, which are other
 templates.

@@ -9,7 +9,6 @@ an operator for.
 from __future__ import annotations
 
 import functools
-import hashlib
 import random
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -31,14 +30,13 @@ from pipeline.environments.code_repair.workspace import (
 )
 from pipeline.environments.gold import Plan, PlannedGold, call
 from pipeline.environments.sandboxed import SandboxRunner
+from pipeline.environments.splits import split_of
 from pipeline.environments.toolkit import ToolEnvironment, ToolSession
 from pipeline.environments.tools import ToolLimits
 from pipeline.errors import ConfigError
 
 NUM_TASKS = {"train": 12_000, "dev": 600, "heldout": 1_200, "heldout_unseen": 600}
 _UNSEEN = "heldout_unseen"
-_SHARES = {"dev": 3, "heldout": 4}
-_NUM_SHARES = 20
 SYSTEM = "Fix the code with the tools. Hidden tests decide. End with finish."
 _ASKED = {
     Level.FUNCTION: "{0} has a bug. Fix it.",
@@ -121,28 +119,19 @@ def pools(name: str, split: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Indices into `defects_of(name)` of the split's defects: single ones and pairs, each shuffled."""
     found: tuple[list[int], list[int]] = ([], [])
     for index, defect in enumerate(defects_of(name)):
-        if split_of(defect) == split:
+        if split_of_defect(defect) == split:
             found[len(defect.mutations) - 1].append(index)
     for indices in found:
         random.Random(f"code_repair/{split}/{name}").shuffle(indices)
     return tuple(found[0]), tuple(found[1])
 
 
-def split_of(defect: Defect) -> str | None:
+def split_of_defect(defect: Defect) -> str | None:
     """The one split where this defect occurs."""
     if defect.program.unseen:
         return _UNSEEN
-    splits = {_share_of(canonical.dumps([defect.program.name, mutation])) for mutation in defect.mutations}
+    splits = {split_of(canonical.dumps([defect.program.name, mutation])) for mutation in defect.mutations}
     return splits.pop() if len(splits) == 1 else None
-
-
-def _share_of(text: str) -> str:
-    share = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") % _NUM_SHARES
-    for name, count in _SHARES.items():
-        if share < count:
-            return name
-        share -= count
-    return "train"
 
 
 def make_task(name: str, index: int, split: str, *, level: Level, variant: int = 0) -> Task:

@@ -7,7 +7,6 @@ covered: questions whose answer is no number.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import random
 from collections.abc import Iterator, Sequence
@@ -23,6 +22,7 @@ from pipeline.environments.python_math.template import Question, Template
 from pipeline.environments.python_math.templates_counting import COUNTING
 from pipeline.environments.python_math.templates_numbers import NUMBERS
 from pipeline.environments.sandboxed import SandboxRunner
+from pipeline.environments.splits import split_of
 from pipeline.environments.toolkit import ToolEnvironment, ToolSession
 from pipeline.errors import ConfigError
 from pipeline.rollout_settings import InlineFormat
@@ -41,8 +41,6 @@ INLINE = InlineFormat(
 MAX_ANSWER_LENGTH = 20
 """Longer answers would look like private text in a tool's output, and are hard to copy besides."""
 _UNSEEN = "heldout_unseen"
-_SHARES = {"dev": 3, "heldout": 4}
-_NUM_SHARES = 20
 _MAX_DRAWS = 2_000
 
 
@@ -133,22 +131,13 @@ def draw_questions(template: Template, split: str) -> Iterator[Question]:
         for attempt in range(_MAX_DRAWS):
             drawn = template.draw(random.Random(f"python_math/{split}/{template.name}/{index}/{attempt}"))
             wanted = drawn.code not in seen and len(str(drawn.answer)) <= MAX_ANSWER_LENGTH
-            if wanted and (template.unseen or split_of(drawn) == split):
+            # By its numbers: other words do not move a question.
+            if wanted and (template.unseen or split_of(drawn.code) == split):
                 break
         else:
             raise ConfigError(f"template {template.name} has no more than {len(seen)} questions in {split}")
         seen.add(drawn.code)
         yield drawn
-
-
-def split_of(drawn: Question) -> str:
-    """The split a question of a seen template belongs to, by its numbers: other words do not move it."""
-    share = int.from_bytes(hashlib.sha256(drawn.code.encode()).digest()[:4], "big") % _NUM_SHARES
-    for name, count in _SHARES.items():
-        if share < count:
-            return name
-        share -= count
-    return "train"
 
 
 def _plan(code: str, *, inline: bool) -> Plan:

@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.environments.code_repair import CodeRepair, load
 from pipeline.environments.code_repair.build import MAX_PER_SITE, try_mutants
-from pipeline.environments.code_repair.generator import make_task, pools, split_of
+from pipeline.environments.code_repair.generator import make_task, pools, split_of_defect
 from pipeline.environments.code_repair.mutants import Defect, defects_of
 from pipeline.environments.code_repair.mutations import Mutation, apply, proposals
 from pipeline.environments.code_repair.program import cases_of, reference, renamed
@@ -152,10 +152,10 @@ def test_the_edits_of_gold_restore_the_programs(repair_world: CodeRepair) -> Non
 
 def test_a_pair_across_splits_is_in_none() -> None:
     [one, other] = [
-        next(d for d in defects_of("spiral") if split_of(d) == split and len(d.mutations) == 1)
+        next(d for d in defects_of("spiral") if split_of_defect(d) == split and len(d.mutations) == 1)
         for split in ("train", "heldout")
     ]
-    assert split_of(Defect(one.program, (*one.mutations, *other.mutations), ())) is None
+    assert split_of_defect(Defect(one.program, (*one.mutations, *other.mutations), ())) is None
 
 
 @pytest.mark.parametrize("options", [{"levels": ("function",), "bugs": (1,)}, {"levels": ("files",)}])
