@@ -24,9 +24,9 @@ from data import canonical
 from data.messages import Role, ToolResult, ToolSpec, ToolStatus, Turn, text_parts
 from data.tasks import Task
 from data.trajectories import Reward, RewardComponent, Trajectory
-from pipeline.environments.adapters.replayed import ReplayedSession
 from pipeline.environments.adapters.rows import gold_of, parted, read_rows, splits_of, turns_of
 from pipeline.environments.gold import PlannedGold
+from pipeline.environments.replayed import ReplayedSession
 from pipeline.environments.tools import ToolLimits, truncate
 from pipeline.errors import ConfigError, EnvironmentFailure, JudgeError
 

@@ -28,10 +28,10 @@ from data import canonical
 from data.messages import Role, ToolResult, ToolSpec, ToolStatus, Turn, system, text_parts
 from data.tasks import Task
 from data.trajectories import Reward, RewardComponent, Termination, Trajectory
-from pipeline.environments.adapters.replayed import ReplayedSession
 from pipeline.environments.adapters.rows import gold_of, turns_of
 from pipeline.environments.adapters.verifiers_process import EpisodeProcess, RefusedError, VerifiersProcess
 from pipeline.environments.gold import PlannedGold
+from pipeline.environments.replayed import ReplayedSession
 from pipeline.environments.tools import ToolLimits, tool_limits, truncate
 from pipeline.errors import ConfigError, EnvironmentFailure, JudgeError
 

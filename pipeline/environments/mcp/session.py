@@ -20,20 +20,20 @@ from data.messages import Role, ToolResult, ToolSpec, ToolStatus, Turn, user
 from data.tasks import Task
 from data.trajectories import Reward, RewardComponent, Trajectory
 from pipeline.dotted import load_dotted
-from pipeline.environments.guarded import GuardedSession
 from pipeline.environments.mcp.pool import Connection, Pool
 from pipeline.environments.mcp.results import response_of
+from pipeline.environments.replayed import ReplayedSession
 from pipeline.environments.responses import ToolResponse
 from pipeline.environments.task_checks import check_answer, check_calls, fits
 from pipeline.environments.task_file import file_checks, later_turns
 from pipeline.environments.toolkit import stored_content
 from pipeline.environments.tools import ToolLimits, truncate
-from pipeline.errors import ConfigError, EnvironmentFailure, JudgeError
+from pipeline.errors import EnvironmentFailure, JudgeError
 
 _INVALID_PARAMS = -32602
 
 
-class McpSession(GuardedSession):
+class McpSession(ReplayedSession):
     """`specs` are the tools shown; every tool of the server can be asked by checks."""
 
     def __init__(
@@ -49,17 +49,10 @@ class McpSession(GuardedSession):
         on_close: Callable[[], None],
     ) -> None:
         super().__init__(task, seed=seed)
-        self._pool, self._specs, self._limits, self._reads = pool, specs, limits, reads
+        self._pool, self._limits, self._reads = pool, limits, reads
+        self.tools = tuple(specs.values())
         self._media, self._on_close = media, on_close
         self._connection: Connection | None = None
-        self._history: list[tuple[str, str, str]] = []
-        """Call id, tool and arguments of every call the server answered, in order."""
-        self._replayed = True
-
-    @property
-    def tools(self) -> tuple[ToolSpec, ...]:
-        """The tools shown, in the task's order."""
-        return tuple(self._specs.values())
 
     async def start(self) -> None:
         """Lease a connection, make the task's `state.setup` calls. Raises EnvironmentFailure, ConfigError."""
@@ -76,23 +69,6 @@ class McpSession(GuardedSession):
         later = later_turns(self.task)
         said = sum(turn.role is Role.USER for turn in turns) - 1
         return user(later[said]) if said < len(later) else None
-
-    def snapshot(self) -> bytes:
-        """The calls answered so far and their results."""
-        self._refuse_if_poisoned()
-        results = {key: result.model_dump(mode="json") for key, result in self._results.items()}
-        return canonical.dumps([self.task.task_id, self._history, results]).encode("ascii")
-
-    def restore(self, snapshot: bytes) -> None:
-        """Return to a snapshot of the same task; the server is brought there before the next call."""
-        self._refuse_if_poisoned()
-        task_id, history, results = canonical.loads(snapshot.decode("ascii"))
-        if task_id != self.task.task_id:
-            raise ConfigError(f"snapshot belongs to task {task_id}, this session to {self.task.task_id}")
-        wanted = [(call_id, name, arguments) for call_id, name, arguments in history]
-        self._replayed = self._replayed and wanted == self._history
-        self._history = wanted
-        self._results = {key: ToolResult.model_validate(value) for key, value in results.items()}
 
     async def read(self, name: str, arguments: dict[str, Any] | None = None) -> Any:
         """What a tool answers a check: its JSON value, its text where that is no JSON.
@@ -145,18 +121,6 @@ class McpSession(GuardedSession):
             return wanted["contains"] in value
         return fits(wanted["contains"], value, partly=True)
 
-    async def _execute(self, name: str, arguments: dict[str, Any], call_id: str) -> ToolResult:
-        if name not in self._specs:
-            known = ", ".join(self._specs)
-            return self._failed(call_id, name, ToolStatus.TOOL_ERROR, f"no tool {name}; tools: {known}")
-        try:
-            await self._catch_up()
-            result = await self._answered(name, arguments, call_id)
-        except EnvironmentFailure as error:
-            return self._failed(call_id, name, ToolStatus.INFRA_ERROR, str(error))
-        self._history.append((call_id, name, canonical.dumps(arguments)))
-        return result
-
     async def _answered(self, name: str, arguments: dict[str, Any], call_id: str) -> ToolResult:
         from mcp import MCPError
 
@@ -201,27 +165,11 @@ class McpSession(GuardedSession):
             raise EnvironmentFailure(f"{name} answers an error: {response_of(answer).text[:200]}")
         return answer
 
-    async def _catch_up(self) -> None:
-        """After a restore: a clean connection, the task's setup, and the calls so far made again."""
-        if self._replayed:
-            return
-        stored, history = self._results, self._history
-        await self._give_back()
-        self._results, self._history, self._replayed = {}, [], True
-        await self.start()
-        for call_id, name, arguments in history:
-            result = await self._answered(name, canonical.loads(arguments), call_id)
-            if result != stored[call_id]:
-                raise EnvironmentFailure(
-                    f"{name} answered the same call differently when made again; it is not deterministic"
-                )
-        self._results, self._history = stored, history
-
-    async def _give_back(self) -> None:
+    async def _leave(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             await self._pool.give_back(connection, broken=bool(self._poison))
 
     async def _release(self) -> None:
         self._on_close()
-        await self._give_back()
+        await self._leave()

@@ -19,13 +19,15 @@ from pipeline.errors import ConfigError, EnvironmentFailure
 
 
 class ReplayedSession(GuardedSession):
-    """Subclasses write `start` (a fresh world), `_release` (its end) and `_answered` (one call in it)."""
+    """Subclasses write `start` (a fresh world), `_answered` (one call in it), `_release` (the session's end)
+    and, where that is more than the world's end, `_leave`."""
 
     tools: tuple[ToolSpec, ...]
 
     def __init__(self, task: Task, *, seed: int = 0) -> None:
         super().__init__(task, seed=seed)
         self._history: list[tuple[str, str, str]] = []
+        """Call id, tool and arguments of every call that was answered, in order."""
         self._replayed = True
 
     @abstractmethod
@@ -52,9 +54,10 @@ class ReplayedSession(GuardedSession):
         task_id, history, results = canonical.loads(snapshot.decode("ascii"))
         if task_id != self.task.task_id:
             raise ConfigError(f"snapshot belongs to task {task_id}, this session to {self.task.task_id}")
-        self._history = [(call_id, name, arguments) for call_id, name, arguments in history]
+        wanted = [(call_id, name, arguments) for call_id, name, arguments in history]
+        self._replayed = self._replayed and wanted == self._history
+        self._history = wanted
         self._results = {key: ToolResult.model_validate(value) for key, value in results.items()}
-        self._replayed = False
 
     async def _execute(self, name: str, arguments: dict[str, Any], call_id: str) -> ToolResult:
         if name not in {spec.name for spec in self.tools}:
@@ -72,9 +75,15 @@ class ReplayedSession(GuardedSession):
         """After a restore: a fresh world, and the calls so far made again."""
         if self._replayed:
             return
-        await self._release()
+        await self._leave()
+        self._replayed = True  # before the start, which may make calls of its own
         await self.start()
-        self._replayed = True
         for call_id, name, arguments in self._history:
             if await self._answered(name, canonical.loads(arguments), call_id) != self._results[call_id]:
-                raise EnvironmentFailure(f"{name} answered the same call differently when made again")
+                raise EnvironmentFailure(
+                    f"{name} answered the same call differently when made again; it is not deterministic"
+                )
+
+    async def _leave(self) -> None:
+        """End the world as it is; the session goes on in a fresh one."""
+        await self._release()
