@@ -1,0 +1,102 @@
+"""Calls tried in a real session, each of which can be taken back: how every planner here grounds its plans.
+
+A planner never assumes what a tool answers. It tries a call, looks at the result and at whether the state
+changed, and keeps it or undoes it. Not covered: choosing what to try (`grounding`, the methods).
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from data import canonical
+from data.messages import ToolCall, ToolResult, ToolSpec, ToolStatus
+from data.tasks import Task
+from pipeline.environments.base import Environment, Session
+from pipeline.environments.end_state import state_digest
+from pipeline.errors import EnvironmentFailure
+
+
+class Executed(NamedTuple):
+    """A call that was made, what it answered, and the state digests around it."""
+
+    call: ToolCall
+    result: ToolResult
+    before: str
+    after: str
+
+    @property
+    def ok(self) -> bool:
+        """Whether the tool did its work."""
+        return self.result.status is ToolStatus.OK
+
+    @property
+    def changes(self) -> bool:
+        """Whether the state is another one afterwards."""
+        return self.before != self.after
+
+    def arguments(self) -> dict[str, Any]:
+        """The call's arguments."""
+        return self.call.parsed_arguments()
+
+
+class Trial:
+    """A session of `task` in which calls are tried. `executed` are those that were not taken back.
+
+    Use as an async context manager; raises EnvironmentFailure where the world breaks.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.executed: list[Executed] = []
+        self._undo: list[bytes] = []
+        self._tried = 0
+
+    @classmethod
+    async def open(cls, environment: Environment, task: Task, *, seed: int = 0) -> Trial:
+        """A trial in a fresh session."""
+        return cls(await environment.open(task, seed=seed))
+
+    @property
+    def tools(self) -> tuple[ToolSpec, ...]:
+        """The tools shown now."""
+        return self.session.tools
+
+    @property
+    def finished(self) -> bool:
+        """Whether a call has ended the episode."""
+        return bool(getattr(self.session, "finished", False))
+
+    @property
+    def state(self) -> str:
+        """Digest of the state now."""
+        return state_digest(self.session, [made.call for made in self.executed if made.ok])
+
+    async def attempt(self, name: str, arguments: dict[str, Any]) -> Executed:
+        """Make a call and keep it; `undo` takes it back. Raises EnvironmentFailure on an infra_error."""
+        before, kept = self.state, self.session.snapshot()
+        call = ToolCall(call_id=f"try_{self._tried}", name=name, arguments=canonical.dumps(arguments))
+        self._tried += 1
+        result = await self.session.call(name, canonical.loads(call.arguments), call.call_id)
+        if result.status is ToolStatus.INFRA_ERROR:
+            raise EnvironmentFailure(f"{name} broke while it was tried: {result.text}")
+        self._undo.append(kept)
+        self.executed.append(Executed(call, result, before, ""))
+        made = self.executed[-1]._replace(after=self.state)
+        self.executed[-1] = made
+        return made
+
+    def undo(self) -> None:
+        """Take the last kept call back."""
+        self.session.restore(self._undo.pop())
+        self.executed.pop()
+
+    async def __aenter__(self) -> Self:
+        """The trial; its session closes at the end of the block."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the session."""
+        await self.session.close()
