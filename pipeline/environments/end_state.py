@@ -1,6 +1,6 @@
 """What counts as the state of a session, for comparing two of them.
 
-A session may offer `end_state()`, a JSON value in which nothing stands that does not matter (ids of new records,
+A session may offer `end_state()`, a JSON value without what does not matter (ids of new records,
 logs). For one that does not, the calls that were answered stand for the state, as a multiset: without a
 state to see, the order of calls is nobody's business. Not covered: how a world restores a state (`snapshot`).
 """
