@@ -8,6 +8,7 @@ from typing import Any, get_type_hints
 from pipeline.checks.options import check_options
 from pipeline.dotted import is_dotted, load_dotted, where_raised
 from pipeline.environments.base import Environment
+from pipeline.environments.blueprint import with_blueprints
 from pipeline.environments.cassette import with_cassette
 from pipeline.environments.faults import with_faults
 from pipeline.errors import ConfigError, TrajsmithError
@@ -42,7 +43,7 @@ def load_environment(name: str, /, **options: Any) -> Environment:
 
     Two options are no factory's, and every environment takes them: `cassette`, e.g. `{"path": "news.jsonl",
     "mode": "replay"}`, the arguments of `with_cassette`; and `faults`, e.g. `{"rates": {"busy": 0.1}}`, those
-    of `with_faults`, whose tools then break before the cassette is asked.
+    of `with_faults`, whose tools then break before the cassette is asked. Each also opens blueprint tasks.
     """
     wrappers: dict[str, Callable[..., Environment]] = {"cassette": with_cassette, "faults": with_faults}
     given = {key: options.pop(key) for key in wrappers if key in options}
@@ -52,7 +53,7 @@ def load_environment(name: str, /, **options: Any) -> Environment:
             environment = wrappers[key](environment, **arguments)
         except TypeError as error:
             raise ConfigError(f"environment {name!r}: option {key}: {error}") from error
-    return environment
+    return with_blueprints(environment)
 
 
 def _made(name: str, options: dict[str, Any]) -> Environment:

@@ -189,6 +189,10 @@ class ToolSession(GuardedSession):
             artefact_digest=canonical.digest(self.artefact()),
         )
 
+    def end_state(self) -> Any:
+        """What of the state matters when two sessions are compared, as JSON; all of it by default."""
+        return self.state
+
     def artefact(self) -> Any:
         """What was judged, as JSON; the state unless a world says otherwise."""
         return self.state

@@ -21,6 +21,7 @@ from data.tasks import Task
 from data.trajectories import Reward, RewardComponent, Trajectory
 from pipeline.environments.bfcl.dataset import documented_tools
 from pipeline.environments.bfcl.verify import PlayedCall, fresh_world, judge
+from pipeline.environments.bfcl.worlds import public_value
 from pipeline.environments.tools import ToolLimits, truncate
 from pipeline.errors import ConfigError, EnvironmentFailure, JudgeError
 
@@ -69,6 +70,10 @@ class BfclSession:
             return None
         self._request = said + 1
         return user(later[said])
+
+    def end_state(self) -> Any:
+        """The worlds' public attributes, which is what the benchmark compares."""
+        return {name: public_value(instance) for name, instance in self._world.instances.items()}
 
     def snapshot(self) -> bytes:
         """Instances, stored results and the log, pickled."""

@@ -96,6 +96,23 @@ def _instance(name: str, config: dict[str, Any], long_context: bool) -> Any:
     return made
 
 
+def public_value(value: Any, *, above: tuple[int, ...] = ()) -> Any:
+    """A world's value as JSON: objects by their public attributes, a link upwards by how far up it leads."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if id(value) in above:
+        return f"^{len(above) - above.index(id(value))}"
+    above = (*above, id(value))
+    if isinstance(value, Mapping):
+        return {str(key): public_value(item, above=above) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [public_value(item, above=above) for item in value]
+    if isinstance(value, set | frozenset):
+        return sorted(json.dumps(public_value(item, above=above)) for item in value)
+    public = {key: item for key, item in getattr(value, "__dict__", {}).items() if not key.startswith("_")}
+    return {"": type(value).__name__, **public_value(public, above=above)} if public else repr(type(value))
+
+
 def _text(value: Any) -> str:
     if isinstance(value, dict):
         try:

@@ -9,6 +9,7 @@ databases and tasks there are (`environment`, or a world that generates them).
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -100,6 +101,14 @@ class SqlSession(ToolSession):
         """Release the copy, too."""
         self.database.close()
         await super().close()
+
+    def end_state(self) -> Any:
+        """The tables' content, and the rows of the submitted query in place of its text."""
+        submitted, rows = self.state["submitted"], None
+        if submitted is not None:
+            rows = [repr(normal(row)) for row in self.database.run(submitted).rows]
+            rows = rows if is_ordered(submitted) else sorted(rows)
+        return {**self.state, "submitted": rows, "tables": hashlib.sha256(self.database.image()).hexdigest()}
 
     def judge(self, trajectory: Trajectory) -> Mapping[str, float]:
         """`success`: the submitted query's result equals gold's; `cost_ratio`: its cost over gold's."""

@@ -7,43 +7,13 @@ been made, "replies": later user turns}. Not covered: style; a finished request 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 from data import canonical
 from data.messages import ParseStatus, Role, ToolStatus, Turn
 from data.tasks import Task
-
-_ANSWER = re.compile(r"^\s*(ANSWER|ASK|REFUSE)\b[\s:$]*([A-Za-z0-9]*)")
-
-
-class Kind(StrEnum):
-    """How an assistant turn without calls is read."""
-
-    DONE = "DONE"
-    """Any text that is none of the others."""
-    ANSWER = "ANSWER"
-    ASK = "ASK"
-    REFUSE = "REFUSE"
-    SILENT = "SILENT"
-    """No text at all: never an answer."""
-
-
-class Answer(NamedTuple):
-    """A typed final answer; `value` is lower case."""
-
-    kind: Kind
-    value: str
-
-
-def read_answer(text: str) -> Answer:
-    """`REFUSE budget`, `ASK day`, `ANSWER $210`; other text is DONE, no text SILENT."""
-    match = _ANSWER.match(text)
-    if match:
-        return Answer(Kind(match[1]), match[2].lower())
-    return Answer(Kind.DONE if text.strip() else Kind.SILENT, "")
+from pipeline.checks.typed_answers import read_answer
 
 
 def judge_episode(task: Task, state: Mapping[str, Any], turns: Sequence[Turn]) -> dict[str, float]:
@@ -59,10 +29,15 @@ def judge_episode(task: Task, state: Mapping[str, Any], turns: Sequence[Turn]) -
 
 def state_matches(start: Mapping[str, Any], private: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
     """Whether exactly the expected changes were made; ids of new bookings do not matter."""
+    wanted = {**start, "bookings": private["bookings"], "member": private["member"]}
+    return end_state(start, state) == end_state(start, wanted)
+
+
+def end_state(start: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a state matters: all of it but the order of bookings, and the ids of those `start` lacks."""
     old = {booking["id"] for booking in start["bookings"]}
-    untouched = all(state[table] == start[table] for table in ("flights", "hotels"))
-    same_bookings = _bookings(state["bookings"], old) == _bookings(private["bookings"], old)
-    return untouched and same_bookings and state["member"] == private["member"]
+    kept = {key: state[key] for key in ("flights", "hotels", "member")}
+    return kept | {"bookings": _bookings(state["bookings"], old)}
 
 
 def answer_matches(private: Mapping[str, Any], turns: Sequence[Turn]) -> bool:

@@ -13,9 +13,10 @@ from typing import Any
 
 from data.messages import Turn, user
 from data.trajectories import Trajectory
+from pipeline.checks.typed_answers import AnswerKind, read_answer
 from pipeline.environments.toolkit import ToolSession
 from pipeline.environments.tools import ToolError, tool
-from pipeline.environments.travel_desk.verify import Kind, judge_episode, read_answer
+from pipeline.environments.travel_desk.verify import end_state, judge_episode
 
 UPGRADE_MILES = 5000
 RENAMED = {
@@ -114,7 +115,11 @@ class TravelSession(ToolSession):
         answer = read_answer(turns[-1].text)
         if expected is not None:
             return user(replies[said]) if answer == expected else None
-        return user(replies[said]) if answer.kind is Kind.DONE else None
+        return user(replies[said]) if answer.kind is AnswerKind.DONE else None
+
+    def end_state(self) -> Any:
+        """See `verify.end_state`."""
+        return end_state(self.task.state_value(), self.state)
 
     def judge(self, trajectory: Trajectory) -> Mapping[str, float]:
         """See `verify.judge_episode`."""

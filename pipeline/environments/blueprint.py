@@ -1,0 +1,336 @@
+"""Synthesised tasks of any environment: a base task's world, planned user turns, and what came of them.
+
+A planner executes its plan in a session of a base task and writes down, turn by turn, what gold did: that is
+a Blueprint, the private part of the Task made from it. Every environment opens such tasks (`with_blueprints`
+wraps it): the base task gives tools and state, the blueprint the user turns and the verdict. After each turn
+
+- the state must be gold's (`end_state`),
+- every look-up that gold needed must have been answered: the same call, or the same answer of the same tool,
+- the reply must be what the turn wants: any words that hold the values asked for, or, where a value or a tool
+  is missing, the typed words `ASK name` or `REFUSE` and no call.
+
+A turn that fails ends the episode: later user turns assume that it went well. The world is opened with the
+seed that the plan was executed with, whatever seed the rollout has. Not covered: how plans are made
+(`synthesizers`), and the base task's own verifier, which judges another request.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import Field
+
+from data import canonical
+from data.messages import (
+    Record,
+    Role,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+    ToolStatus,
+    Turn,
+    assistant,
+    text_parts,
+)
+from data.messages import system as system_turn
+from data.messages import user as user_turn
+from data.tasks import Budget, Task
+from data.trajectories import Reward, RewardComponent, Trajectory
+from pipeline.checks.typed_answers import AnswerKind, read_answer
+from pipeline.environments.base import Environment, GoldScript, Session
+from pipeline.environments.end_state import state_digest
+from pipeline.environments.gold import Plan, PlannedGold
+from pipeline.environments.wrapped import PassesOn, WrappedEnvironment
+from pipeline.errors import ConfigError
+
+VERIFIER = "blueprint/turns/1"
+MAX_MUST_SAY = 23
+SYSTEM = "Do what the user asks with the tools. Value missing: ASK its name. No tool for it: REFUSE tool."
+
+
+class Expects(StrEnum):
+    """What a user turn wants."""
+
+    ACT = "act"
+    """The planned calls, or others that do the same, and a reply."""
+    ASK = "ask"
+    """No call: the reply is `ASK name` of the value that is missing."""
+    REFUSE = "refuse"
+    """No call: the reply is `REFUSE`, because no tool shown can do it."""
+
+
+class Source(Record):
+    """Where an argument's value comes from. `of` names the earlier call and field, e.g. "flights#1:id"."""
+
+    argument: str
+    provenance: str
+    """user | output | default."""
+    of: str = ""
+
+
+class PlannedCall(Record):
+    """A call that gold made, and what it answered."""
+
+    name: str
+    arguments: str
+    result: str
+    """Digest of the answer's text (`result_digest`): a private text must stand in no tool result."""
+    status: ToolStatus = ToolStatus.OK
+    changes: bool = False
+    """Whether it changed the state; a look-up that did not must be made by the agent, too."""
+    mentioned: bool = True
+    """Whether the user's words ask for it; a nested call is never mentioned."""
+    sources: tuple[Source, ...] = ()
+
+
+class PlannedTurn(Record):
+    """One user turn and gold's answer to it."""
+
+    text: str
+    calls: tuple[PlannedCall, ...] = ()
+    reply: str
+    """What gold says at the end of the turn."""
+    expects: Expects = Expects.ACT
+    must_say: tuple[Annotated[str, Field(min_length=1, max_length=MAX_MUST_SAY)], ...] = ()
+    """Values that the reply must hold; short, because the leak check lets tools answer short ones only."""
+    state: str
+    """State digest after the turn."""
+    tools: tuple[str, ...] | None = None
+    """Tools shown from this turn on; None = as before."""
+    text_by: str = "template"
+    """Who wrote `text`: "template", or the name of a chat."""
+
+
+class Blueprint(Record):
+    """The private part of a synthesised task."""
+
+    base: Task
+    seed: int = 0
+    turns: tuple[PlannedTurn, ...] = Field(min_length=1)
+
+
+def result_digest(result: ToolResult) -> str:
+    """16 hex digits of what a tool answered."""
+    return canonical.digest(result.text, length=16)
+
+
+def blueprint_task(
+    blueprint: Blueprint,
+    *,
+    synthesizer: str,
+    template: str,
+    tags: Sequence[str] = (),
+    system: str = SYSTEM,
+    budget: Budget | None = None,
+) -> Task:
+    """The task that a blueprint makes. ConfigError where its turns make no task."""
+    first = blueprint.turns[0]
+    if not any(turn.calls for turn in blueprint.turns) and first.expects is Expects.ACT:
+        raise ConfigError("a blueprint without a call wants nothing; plan a call, or a turn that asks")
+    calls = sum(len(turn.calls) for turn in blueprint.turns)
+    steps = calls + 2 * len(blueprint.turns)
+    return Task(
+        environment=blueprint.base.environment,
+        split=blueprint.base.split,
+        template=template,
+        tags=tuple(tags),
+        prompt=(system_turn(system), user_turn(first.text)),
+        tools=first.tools if first.tools is not None else blueprint.base.tools,
+        state=blueprint.base.state,
+        private=canonical.dumps(blueprint.model_dump(mode="json")),
+        verifier=VERIFIER,
+        budget=budget or Budget(max_turns=steps + 2, max_tokens=1024 + 256 * steps),
+        synthesizer=synthesizer,
+        parents=(blueprint.base.task_id,),
+    )
+
+
+def is_blueprint(task: Task) -> bool:
+    """Whether a task was made from a blueprint."""
+    return task.verifier == VERIFIER
+
+
+def read_blueprint(task: Task) -> Blueprint:
+    """The blueprint of a task for which `is_blueprint` is true."""
+    return Blueprint.model_validate(task.private_value())
+
+
+def with_blueprints(environment: Environment) -> BlueprintEnvironment:
+    """`environment`, opening blueprint tasks, too."""
+    return BlueprintEnvironment(environment, version=environment.version)
+
+
+class BlueprintEnvironment(WrappedEnvironment):
+    """The same tasks, gold, verifier and version; and tasks made from blueprints, of which it lists none."""
+
+    async def open(self, task: Task, *, seed: int = 0) -> Session:
+        """The inner session; around it the blueprint's, where the task has one."""
+        if not is_blueprint(task):
+            return await self.inner.open(task, seed=seed)
+        blueprint = read_blueprint(task)
+        return BlueprintSession(await self.inner.open(blueprint.base, seed=blueprint.seed), task, blueprint)
+
+    def gold(self, task: Task) -> GoldScript:
+        """The plan's own calls and replies, or the inner environment's gold."""
+        if not is_blueprint(task):
+            return self.inner.gold(task)
+        return PlannedGold(_plan(read_blueprint(task)))
+
+
+def _plan(blueprint: Blueprint) -> Plan:
+    for turn in blueprint.turns:
+        for planned in turn.calls:
+            yield assistant("", ToolCall(call_id="gold", name=planned.name, arguments=planned.arguments))
+        yield assistant(turn.reply)
+
+
+class _Played(NamedTuple):
+    """A call of the agent's, in the user turn `turn`."""
+
+    turn: int
+    call: ToolCall
+    result: ToolResult
+
+
+class BlueprintSession(PassesOn):
+    """One episode; see the module docstring."""
+
+    inner: Session
+
+    def __init__(self, inner: Session, task: Task, blueprint: Blueprint) -> None:
+        self.inner, self.task, self.blueprint = inner, task, blueprint
+        self._played: list[_Played] = []
+        self._turn = 0
+        self._states: list[str] = []
+
+    @property
+    def tools(self) -> tuple[ToolSpec, ...]:
+        """The inner tools that the task, or the latest turn that says so, shows."""
+        said = [turn.tools for turn in self.blueprint.turns[: self._turn + 1] if turn.tools is not None]
+        shown = said[-1] if said else self.task.tools
+        known = {spec.name: spec for spec in self.inner.tools}
+        return (
+            tuple(known.values()) if shown is None else tuple(known[name] for name in shown if name in known)
+        )
+
+    async def call(self, name: str, arguments: dict[str, Any], call_id: str) -> ToolResult:
+        """The inner call, noted for the verdict; a tool that is not shown is no tool."""
+        if name not in {spec.name for spec in self.tools}:
+            known = ", ".join(spec.name for spec in self.tools)
+            text = text_parts(f"no tool {name}; tools: {known}")
+            return ToolResult(call_id=call_id, name=name, parts=text, status=ToolStatus.TOOL_ERROR)
+        made = ToolCall(call_id=call_id, name=name, arguments=canonical.dumps(arguments))
+        result = await self.inner.call(name, arguments, call_id)
+        if all(played.call.call_id != call_id for played in self._played):
+            self._played.append(_Played(self._turn, made, result))
+        return result
+
+    async def next_user(self, turns: Sequence[Turn]) -> Turn | None:
+        """The next planned turn where the one before went well, else None."""
+        said = sum(turn.role is Role.USER for turn in turns) - 1
+        if said == self._turn:
+            self._end_turn()
+        if said + 1 >= len(self.blueprint.turns) or self._failure(turns, said):
+            return None
+        self._turn = said + 1
+        return user_turn(self.blueprint.turns[self._turn].text)
+
+    def snapshot(self) -> bytes:
+        """The inner snapshot and what was played."""
+        return pickle.dumps((self.inner.snapshot(), self._played, self._turn, self._states))
+
+    def restore(self, snapshot: bytes) -> None:
+        """Return to a snapshot of a session of the same task."""
+        inner, self._played, self._turn, self._states = pickle.loads(snapshot)
+        self.inner.restore(inner)
+
+    async def verify(self, trajectory: Trajectory) -> Reward:
+        """1 where every turn went well; components: the share of turns that did, the check that failed."""
+        if len(self._states) == self._turn:
+            self._end_turn()
+        number = len(self.blueprint.turns)
+        failures = [self._failure(trajectory.turns, index) for index in range(number)]
+        failure = next(filter(None, failures), "")
+        passed = failures.index(failure) if failure else number
+        values = {"success": float(not failure), "turns": passed / number}
+        values |= {check: float(check != failure) for check in ("reached", "state", "results", "reply")}
+        return Reward(
+            total=values["success"],
+            components=tuple(RewardComponent(name=name, value=value) for name, value in values.items()),
+            verifier=self.task.verifier,
+            artefact_digest=canonical.digest(
+                self._states, [played.call.arguments for played in self._played]
+            ),
+        )
+
+    async def close(self) -> None:
+        """Close the inner session."""
+        await self.inner.close()
+
+    def _end_turn(self) -> None:
+        """Note the state after the turn that is over, once."""
+        if len(self._states) == self._turn:
+            self._states.append(state_digest(self.inner, [played.call for played in self._answered()]))
+
+    def _answered(self) -> Iterator[_Played]:
+        return (played for played in self._played if played.result.status is ToolStatus.OK)
+
+    def _failure(self, turns: Sequence[Turn], index: int) -> str:
+        """Which check user turn `index` fails; "" where none."""
+        planned = self.blueprint.turns[index]
+        if index >= len(self._states):
+            return "reached"
+        if planned.expects is not Expects.ACT and any(played.turn == index for played in self._played):
+            return "results"
+        if self._states[index] != planned.state:
+            return "state"
+        if not all(self._made(call, index) for call in planned.calls if not call.changes):
+            return "results"
+        return "" if reply_fits(planned, _reply(turns, index)) else "reply"
+
+    def _made(self, planned: PlannedCall, index: int) -> bool:
+        """Whether a look-up of gold's was made by now, or one of the same tool with the same answer."""
+        if planned.status is not ToolStatus.OK:
+            return True
+        wanted = _key(planned.arguments)
+        return any(
+            played.turn <= index
+            and played.call.name == planned.name
+            and (result_digest(played.result) == planned.result or _key(played.call.arguments) == wanted)
+            for played in self._answered()
+        )
+
+
+def reply_fits(planned: PlannedTurn, reply: str) -> bool:
+    """Whether an assistant's last words of a turn are what the turn wants."""
+    answer = read_answer(reply)
+    if planned.expects is Expects.ASK:
+        return answer == read_answer(planned.reply)
+    if planned.expects is Expects.REFUSE:
+        return answer.kind is AnswerKind.REFUSE
+    typed = answer.kind in (AnswerKind.ASK, AnswerKind.REFUSE, AnswerKind.SILENT)
+    return not typed and all(says(reply, value) for value in planned.must_say)
+
+
+def says(text: str, value: str) -> bool:
+    """Whether `value` stands in `text` as a whole, whatever its case."""
+    return re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text, re.IGNORECASE) is not None
+
+
+def _reply(turns: Sequence[Turn], index: int) -> str:
+    """The last words of the assistant in user turn `index`; "" where it ended with a call."""
+    said, reply = -1, ""
+    for turn in turns:
+        if turn.role is Role.USER:
+            said += 1
+        if said == index and turn.role in (Role.ASSISTANT, Role.TOOL):
+            reply = turn.text if turn.role is Role.ASSISTANT and not turn.tool_calls else ""
+    return reply
+
+
+def _key(arguments: str) -> str:
+    return canonical.dumps(canonical.loads(arguments), sort_keys=True).lower()
