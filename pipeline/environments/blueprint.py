@@ -290,7 +290,8 @@ class BlueprintSession(PassesOn):
             return "state"
         if not all(self._made(call, index) for call in planned.calls if not call.changes):
             return "results"
-        return "" if reply_fits(planned, _reply(turns, index)) else "reply"
+        ended = index + 1 == len(self.blueprint.turns) and getattr(self.inner, "finished", False)
+        return "" if ended or reply_fits(planned, _reply(turns, index)) else "reply"
 
     def _made(self, planned: PlannedCall, index: int) -> bool:
         """Whether a look-up of gold's was made by now, or one of the same tool with the same answer."""

@@ -8,7 +8,7 @@ from typing import Any, get_type_hints
 from pipeline.checks.options import check_options
 from pipeline.dotted import is_dotted, load_dotted, where_raised
 from pipeline.environments.base import Environment
-from pipeline.environments.blueprint import with_blueprints
+from pipeline.environments.blueprint import BlueprintEnvironment, with_blueprints
 from pipeline.environments.cassette import with_cassette
 from pipeline.environments.faults import with_faults
 from pipeline.errors import ConfigError, TrajsmithError
@@ -38,7 +38,7 @@ BROUGHT = frozenset({"mcp", "openapi", "simulated", "sql", "trl_class", "verifie
 """Of these, the ones that stand for what a user brings: without options there is nothing to load."""
 
 
-def load_environment(name: str, /, **options: Any) -> Environment:
+def load_environment(name: str, /, **options: Any) -> BlueprintEnvironment:
     """The environment `name`, made with `options`. Raises ConfigError naming what exists or what is wrong.
 
     Two options are no factory's, and every environment takes them: `cassette`, e.g. `{"path": "news.jsonl",

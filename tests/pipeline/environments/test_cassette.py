@@ -246,7 +246,7 @@ def test_the_recorded_calls_of_an_episode_replay_exactly(run: Run, tmp_path: Pat
 
 def test_any_environment_takes_the_option_cassette(tmp_path: Path) -> None:
     path = str(tmp_path / "c.jsonl")
-    environment = load_environment("counter", cassette={"path": path, "mode": "auto"}, digits=2)
+    environment = load_environment("counter", cassette={"path": path, "mode": "auto"}, digits=2).inner
     assert isinstance(environment, CassetteEnvironment) and environment.inner.name == "counter"
     with pytest.raises(ConfigError, match=r"option cassette: .*unexpected keyword argument 'file'"):
         load_environment("counter", cassette={"file": path})

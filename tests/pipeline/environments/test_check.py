@@ -27,7 +27,7 @@ NUM_TASKS = {"code_repair": 6, "python_math": 14}
 
 @pytest.mark.parametrize("name", OURS)
 def test_our_worlds_are_green(run: Run, name: str) -> None:
-    environment = load_environment(name)
+    environment = load_environment(name).inner
     assert isinstance(environment, ToolEnvironment)
     number = NUM_TASKS.get(name, 23)
     results = run(check_environment(environment, num_tasks=number, num_ids=100))

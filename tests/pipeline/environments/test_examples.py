@@ -32,7 +32,7 @@ def test_gold_that_answers_pictures_can_be_played_without_a_run(run: Run) -> Non
 
 
 def test_functions_show_rich_schemas_and_get_python_objects(run: Run) -> None:
-    environment = load_environment("examples.own_tools.functions:load")
+    environment = load_environment("examples.own_tools.functions:load").inner
     assert isinstance(environment, ToolEnvironment)
     task = next(environment.tasks("train"))
 
@@ -62,7 +62,7 @@ def test_functions_show_rich_schemas_and_get_python_objects(run: Run) -> None:
 
 
 def test_stateful_tools_give_step_rewards_metrics_pictures_and_a_score(run: Run, tmp_path: Path) -> None:
-    environment = load_environment("examples.own_tools.stateful:load")
+    environment = load_environment("examples.own_tools.stateful:load").inner
     assert isinstance(environment, ToolEnvironment)
     environment.media = MediaStore(tmp_path)
     task = next(environment.tasks("heldout"))

@@ -188,7 +188,7 @@ def test_a_thousand_broken_episodes_leave_nothing_behind(tokenizer: Path) -> Non
 
 
 def test_every_environment_takes_faults_as_an_option() -> None:
-    environment = load_environment("counter", faults={"rates": {"busy": 0.2}, "seed": 3})
+    environment = load_environment("counter", faults={"rates": {"busy": 0.2}, "seed": 3}).inner
     assert isinstance(environment, FaultyEnvironment)
     assert (environment.rates, environment.seed, environment.name) == ({"busy": 0.2}, 3, "counter")
     assert environment.version != load_environment("counter").version

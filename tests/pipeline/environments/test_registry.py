@@ -17,7 +17,7 @@ def test_every_registered_environment_loads_under_its_name(name: str) -> None:
 
 
 def test_options_and_dotted_paths() -> None:
-    environment = load_environment("pipeline.environments.counter:CounterEnvironment", steps=(2,))
+    environment = load_environment("pipeline.environments.counter:CounterEnvironment", steps=(2,)).inner
     assert isinstance(environment, CounterEnvironment)
     assert {task.template for task in environment.tasks("dev")} == {"two_steps"}
 

@@ -24,7 +24,7 @@ HERE = "tests.pipeline.environments.adapters.trl_world"
 def lamps(factory: str = "Lamp") -> TrlClassEnvironment:
     environment = load_environment(
         "trl_class", factory=f"{HERE}:{factory}", rows=f"{HERE}:rows", private=["target"]
-    )
+    ).inner
     assert isinstance(environment, TrlClassEnvironment)
     return environment
 

@@ -43,7 +43,9 @@ def lamps() -> Iterator[VerifiersEnvironment]:
 
 
 def taskset(name: str, **options: Any) -> VerifiersEnvironment:
-    made = load_environment("verifiers", taskset=f"{HERE}.verifiers_world:{name}", public=["lit"], **options)
+    made = load_environment(
+        "verifiers", taskset=f"{HERE}.verifiers_world:{name}", public=["lit"], **options
+    ).inner
     assert isinstance(made, VerifiersEnvironment)
     return made
 

@@ -28,7 +28,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repository: Path) 
 
 
 def counters(**options: object) -> VerifiersEnvironment:
-    environment = load_environment("verifiers", taskset="counters", public=["start"], **options)
+    environment = load_environment("verifiers", taskset="counters", public=["start"], **options).inner
     assert isinstance(environment, VerifiersEnvironment)
     return environment
 
