@@ -86,6 +86,11 @@ class GuardedSession(ABC):
         if self._poison:
             raise EnvironmentFailure(f"session of task {self.task.task_id} is unusable: {self._poison}")
 
+    def _refuse_foreign(self, task_id: str) -> None:
+        """Raise ConfigError for another task's snapshot."""
+        if task_id != self.task.task_id:
+            raise ConfigError(f"snapshot belongs to task {task_id}, this session to {self.task.task_id}")
+
     def _failed(self, call_id: str, name: str, status: ToolStatus, text: str) -> ToolResult:
         if status is ToolStatus.INFRA_ERROR:
             self._poison = self._poison or text

@@ -1,8 +1,9 @@
-"""A session of a foreign world that keeps no snapshots: its snapshot is the list of calls, made again.
+"""Sessions of foreign worlds that keep no snapshots: a snapshot is the list of calls, made again.
 
 Decided here, once for every such world: a restored session is brought to its place before its next call or
-its verdict, in a fresh world; an answer that differs then is a broken world, since nothing after it could be
-trusted. Not covered: worlds whose answers change by themselves (record those with a cassette).
+its verdict, in a fresh world, or in the one it has where that only lacks the later calls; an answer that
+differs then, or a world that cannot be made, poisons the session, since nothing after it could be trusted.
+Not covered: worlds whose answers change by themselves (record those with a cassette).
 """
 
 from __future__ import annotations
@@ -15,32 +16,41 @@ from data import canonical
 from data.messages import ToolResult, ToolSpec, ToolStatus, Turn
 from data.tasks import Task
 from pipeline.environments.guarded import GuardedSession
-from pipeline.errors import ConfigError, EnvironmentFailure
+from pipeline.errors import EnvironmentFailure
+
+Made = tuple[str, str, str]
+"""Call id, tool and arguments of a call that was answered."""
 
 
-class ReplayedSession(GuardedSession):
-    """Subclasses write `start` (a fresh world), `_answered` (one call in it), `_release` (the session's end)
-    and, where that is more than the world's end, `_leave`."""
+class Replays(GuardedSession):
+    """Subclasses write `start` (a fresh world), `_leave` (its end) and `_again` (one call in it), add to
+    `_history` what was answered, and ask `_catch_up` before they use the world.
 
-    tools: tuple[ToolSpec, ...]
+    `_fresh` is false where a world is still to be made.
+    """
 
-    def __init__(self, task: Task, *, seed: int = 0) -> None:
-        super().__init__(task, seed=seed)
-        self._history: list[tuple[str, str, str]] = []
-        """Call id, tool and arguments of every call that was answered, in order."""
-        self._replayed = True
+    def __init__(self, task: Task, **options: Any) -> None:
+        super().__init__(task, **options)
+        self._history: list[Made] = []
+        self._pending: list[Made] = []
+        """Calls of the history that the world has not seen yet."""
+        self._fresh = False
 
     @abstractmethod
     async def start(self) -> None:
         """Begin a fresh world. Raises EnvironmentFailure."""
 
     @abstractmethod
-    async def _answered(self, name: str, arguments: dict[str, Any], call_id: str) -> ToolResult:
-        """One call in the world as it is. Raises EnvironmentFailure."""
+    async def _leave(self) -> None:
+        """End the world as it is; the session goes on in a fresh one."""
 
-    async def next_user(self, turns: Sequence[Turn]) -> Turn | None:
-        """None: these worlds ask once."""
-        return None
+    @abstractmethod
+    async def _again(self, name: str, arguments: dict[str, Any], call_id: str) -> ToolResult:
+        """One call in the world as it is, for the second time."""
+
+    def _is_effect(self, name: str) -> bool:
+        """Whether a call may have changed the world; only these are made again."""
+        return True
 
     def snapshot(self) -> bytes:
         """The calls answered so far, with their answers."""
@@ -52,12 +62,56 @@ class ReplayedSession(GuardedSession):
         """Return to a snapshot of the same task; the world is brought there before the next call."""
         self._refuse_if_poisoned()
         task_id, history, results = canonical.loads(snapshot.decode("ascii"))
-        if task_id != self.task.task_id:
-            raise ConfigError(f"snapshot belongs to task {task_id}, this session to {self.task.task_id}")
-        wanted = [(call_id, name, arguments) for call_id, name, arguments in history]
-        self._replayed = self._replayed and wanted == self._history
-        self._history = wanted
+        self._refuse_foreign(task_id)
+        self._rewind([(call_id, name, arguments) for call_id, name, arguments in history])
         self._results = {key: ToolResult.model_validate(value) for key, value in results.items()}
+
+    def _rewind(self, history: list[Made]) -> None:
+        """Make `history` the session's; nothing is made again where the world has seen just that."""
+        done, wanted = self._effects(self._history), self._effects(history)
+        if self._pending or wanted[: len(done)] != done:
+            self._fresh, done = False, []
+        self._history, self._pending = history, wanted[len(done) :]
+
+    def _effects(self, history: Sequence[Made]) -> list[Made]:
+        return [made for made in history if self._is_effect(made[1])]
+
+    async def _catch_up(self) -> None:
+        """A world in the state the history stands for. Raises EnvironmentFailure."""
+        pending, self._pending = self._pending, []  # first, for what follows may ask to catch up itself
+        try:
+            if not self._fresh:
+                self._fresh = True
+                await self._leave()
+                await self.start()
+            for call_id, name, arguments in pending:
+                now = await self._again(name, canonical.loads(arguments), call_id)
+                if now != self._results[call_id]:
+                    raise EnvironmentFailure(
+                        f"{name} answered the same call differently when made again: {now.text!r:.60}; it is "
+                        "not deterministic, or its fresh world is not complete"
+                    )
+        except BaseException as error:
+            self._poison = self._poison or f"its world could not be brought back: {error}"
+            raise
+
+
+class ReplayedSession(Replays):
+    """Subclasses write `start`, `_answered` (one call) and `_release` (the session's end)."""
+
+    tools: tuple[ToolSpec, ...]
+
+    def __init__(self, task: Task, *, seed: int = 0) -> None:
+        super().__init__(task, seed=seed)
+        self._fresh = True
+
+    @abstractmethod
+    async def _answered(self, name: str, arguments: dict[str, Any], call_id: str) -> ToolResult:
+        """One call in the world as it is. Raises EnvironmentFailure."""
+
+    async def next_user(self, turns: Sequence[Turn]) -> Turn | None:
+        """None: these worlds ask once."""
+        return None
 
     async def _execute(self, name: str, arguments: dict[str, Any], call_id: str) -> ToolResult:
         if name not in {spec.name for spec in self.tools}:
@@ -71,19 +125,8 @@ class ReplayedSession(GuardedSession):
         self._history.append((call_id, name, canonical.dumps(arguments)))
         return result
 
-    async def _catch_up(self) -> None:
-        """After a restore: a fresh world, and the calls so far made again."""
-        if self._replayed:
-            return
-        await self._leave()
-        self._replayed = True  # before the start, which may make calls of its own
-        await self.start()
-        for call_id, name, arguments in self._history:
-            if await self._answered(name, canonical.loads(arguments), call_id) != self._results[call_id]:
-                raise EnvironmentFailure(
-                    f"{name} answered the same call differently when made again; it is not deterministic"
-                )
+    async def _again(self, name: str, arguments: dict[str, Any], call_id: str) -> ToolResult:
+        return await self._answered(name, arguments, call_id)
 
     async def _leave(self) -> None:
-        """End the world as it is; the session goes on in a fresh one."""
         await self._release()

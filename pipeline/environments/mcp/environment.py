@@ -13,7 +13,7 @@ change during an episode.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from data.messages import ToolSpec
 from data.tasks import Task
 from pipeline.dotted import load_dotted
 from pipeline.environments.base import GoldScript
+from pipeline.environments.host import FileHost
 from pipeline.environments.mcp.pool import Connection, Pool
 from pipeline.environments.mcp.server import Description, McpServer, describe
 from pipeline.environments.mcp.session import McpSession
@@ -36,7 +37,7 @@ from pipeline.errors import ConfigError, EnvironmentFailure
 _STATE_KEYS = {"tool", "arguments", "equals", "contains"}
 
 
-class McpEnvironment:
+class McpEnvironment(FileHost):
     """`tasks`: the task file; the server's options are those of `McpServer`.
 
     `pool_size` bounds connections at once; idle ones end after `idle_seconds`. `reset_tool`: a tool of the
@@ -58,7 +59,7 @@ class McpEnvironment:
         limits: Mapping[str, Any] | ToolLimits | None = None,
         **server: Any,
     ) -> None:
-        self.name, self.num_open = name, 0
+        self.name = name
         self.media: MediaStore | None = None
         self.limits = tool_limits(limits)
         self.server = _server(server)
@@ -96,24 +97,13 @@ class McpEnvironment:
             length=12,
         )
 
-    def tasks(self, split: str) -> Iterator[Task]:
-        """The file's tasks of the split, in its order."""
-        if split not in self.splits:
-            raise ConfigError(
-                f"environment {self.name} has no split {split!r}; it has {', '.join(self.splits)}"
-            )
-        return (task for task in self._tasks if task.split == split)
-
     def gold(self, task: Task) -> GoldScript:
         """The file's gold calls."""
         return file_gold(task)
 
     async def open(self, task: Task, *, seed: int = 0) -> McpSession:
         """A session with a connection of its own; waits while the pool is full."""
-        if task.environment != self.name:
-            raise ConfigError(
-                f"task {task.task_id} belongs to environment {task.environment!r}, not {self.name!r}"
-            )
+        self.check_task(task)
         session = McpSession(
             task,
             seed=seed,
@@ -161,9 +151,6 @@ class McpEnvironment:
             tools=tuple(self._specs),
             checks={"state": state_problem, "verifier": _verifier_problem},
         )
-
-    def _session_closed(self) -> None:
-        self.num_open -= 1
 
 
 def _server(options: Mapping[str, Any]) -> McpServer:

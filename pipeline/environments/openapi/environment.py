@@ -8,7 +8,7 @@ is the server itself. Not covered: tools that only have a document (`pipeline.en
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from data import canonical
 from data.tasks import Task
 from pipeline.environments.documented import sources_digest
 from pipeline.environments.gold import PlannedGold
+from pipeline.environments.host import FileHost, required
 from pipeline.environments.openapi.client import ClientPolicy, Credential, checked_base_url, credential
 from pipeline.environments.openapi.document import load_document
 from pipeline.environments.openapi.operations import Operation, read_operations, security_schemes
@@ -35,7 +36,7 @@ _PLAIN_SCHEMES: dict[str, dict[str, Any]] = {
 }
 
 
-class OpenApiEnvironment:
+class OpenApiEnvironment(FileHost):
     """See `pipeline.environments.base.Environment`."""
 
     def __init__(
@@ -73,8 +74,6 @@ class OpenApiEnvironment:
             raise ConfigError(f"session_header {session_header!r} is no name of a header, such as X-Session")
         self.name = name
         self.limits = limits if isinstance(limits, ToolLimits) else ToolLimits(**(limits or {}))
-        self.num_open = 0
-        """Sessions opened and not closed yet."""
         described = load_document(document, refs=refs)
         reset_name, reset_arguments = _reset(reset)
         aside = frozenset(filter(None, [*hidden, reset_name]))
@@ -110,27 +109,16 @@ class OpenApiEnvironment:
         source = sources_digest(__name__)
         self.version = canonical.digest(source, described.digest, shown, kept, repr(self.limits), length=12)
 
-    def tasks(self, split: str) -> Iterator[Task]:
-        """The file's tasks of a split, in its order."""
-        if split not in self.splits:
-            raise ConfigError(
-                f"environment {self.name} has no split {split!r}; it has {', '.join(self.splits)}"
-            )
-        return (task for task in self._tasks if task.split == split)
-
     async def open(self, task: Task, *, seed: int = 0) -> OpenApiSession:
         """A session; its world is made at its first call. Raises ConfigError where a secret is not set."""
-        if task.environment != self.name:
-            raise ConfigError(
-                f"task {task.task_id} belongs to environment {task.environment!r}, not {self.name!r}"
-            )
+        self.check_task(task)
         session = OpenApiSession(
             task,
             replace(self._api, credentials=self._credentials(), undocumented=self._undocumented()),
             deterministic=self._deterministic,
             seed=seed,
             limits=self.limits,
-            on_close=self._closed,
+            on_close=self._session_closed,
         )
         self.num_open += 1
         return session
@@ -138,9 +126,6 @@ class OpenApiEnvironment:
     def gold(self, task: Task) -> PlannedGold:
         """The file's gold calls."""
         return file_gold(task)
-
-    def _closed(self) -> None:
-        self.num_open -= 1
 
     def _refuse_unusable_tasks(self) -> None:
         for task in self._tasks:
@@ -171,9 +156,7 @@ class OpenApiEnvironment:
 
 def load(**options: Any) -> OpenApiEnvironment:
     """The environment; options are those of OpenApiEnvironment."""
-    missing = [name for name in ("document", "tasks") if name not in options]
-    if missing:
-        raise ConfigError(f"environment openapi needs the options {' and '.join(missing)} (paths of files)")
+    required(options, "document", "tasks", environment="openapi")
     return OpenApiEnvironment(**options)
 
 

@@ -28,10 +28,11 @@ from pipeline.environments.openapi.lease import Lease
 from pipeline.environments.openapi.operations import Operation
 from pipeline.environments.openapi.process import LocalServer
 from pipeline.environments.openapi.request import ApiRequest, build_request
+from pipeline.environments.replayed import Made, Replays
 from pipeline.environments.responses import ToolResponse
 from pipeline.environments.task_checks import fits, pointed
 from pipeline.environments.tools import ToolError
-from pipeline.errors import ConfigError, EnvironmentFailure
+from pipeline.errors import EnvironmentFailure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +63,7 @@ class LiveApi:
         return bool(self.start or self.reset or self.session_header)
 
 
-class OpenApiSession(DocumentedSession):
+class OpenApiSession(Replays, DocumentedSession):
     """See `pipeline.environments.base.Session`. The world is made at the first call or check."""
 
     def __init__(self, task: Task, api: LiveApi, *, deterministic: bool, **options: Any) -> None:
@@ -74,55 +75,46 @@ class OpenApiSession(DocumentedSession):
             **options,
         )
         self._api, self._deterministic = api, deterministic
-        self._log: list[list[Any]] = []
-        """[name, arguments, status, text] of every call that the server answered."""
-        self._pending: list[list[Any]] = []
-        """Calls of the log that are still to be replayed."""
         self._client: ApiClient | None = None
         self._server: LocalServer | None = None
-        self._fresh, self._leased = False, False
+        self._leased, self._asked = False, False
 
     @property
     def live_tools(self) -> tuple[str, ...]:
         """Tools whose answers may differ next time: all tools of a shared world, else none."""
         return () if self._deterministic else tuple(spec.name for spec in self.tools)
 
-    def snapshot(self) -> bytes:
-        """The calls so far and their results. A poisoned session raises EnvironmentFailure."""
-        self._refuse_if_poisoned()
-        results = {key: item.model_dump(mode="json") for key, item in self._results.items()}
-        return canonical.dumps([self.task.task_id, self._log, results]).encode("ascii")
-
-    def restore(self, snapshot: bytes) -> None:
-        """Return to a snapshot of this task; the calls are replayed in a fresh world before the next one."""
-        self._refuse_if_poisoned()
-        task_id, log, results = canonical.loads(snapshot.decode("ascii"))
-        if task_id != self.task.task_id:
-            raise ConfigError(f"snapshot belongs to task {task_id}, this session to {self.task.task_id}")
-        if (self._log or log) and not self._api.isolates:
+    def _rewind(self, history: list[Made]) -> None:
+        if (self._history or history) and not self._api.isolates:
             raise EnvironmentFailure(
                 "a shared live API cannot be restored; give the environment start, reset or session_header"
             )
-        self._results = {key: ToolResult.model_validate(item) for key, item in results.items()}
-        done, wanted = self._effects(self._log), self._effects(log)
-        if self._pending or wanted[: len(done)] != done:
-            self._fresh, done = False, []
-        self._log, self._pending = log, wanted[len(done) :]
+        super()._rewind(history)
 
-    def _effects(self, log: list[list[Any]]) -> list[list[Any]]:
-        """The calls that may have changed the world: only these are replayed."""
-        return [entry for entry in log if not self._api.operations[entry[0]].reads]
+    def _is_effect(self, name: str) -> bool:
+        return not self._api.operations[name].reads
+
+    async def _execute(self, name: str, arguments: dict[str, Any], call_id: str) -> ToolResult:
+        """As for any documented tool; what reached the server is what a replay makes again."""
+        self._asked = False
+        result = await super()._execute(name, arguments, call_id)
+        if self._asked:
+            self._history.append((call_id, name, canonical.dumps(arguments)))
+        return result
+
+    async def _again(self, name: str, arguments: dict[str, Any], call_id: str) -> ToolResult:
+        return await super()._execute(name, arguments, call_id)
 
     async def _respond(self, name: str, arguments: dict[str, Any]) -> ToolResponse:
         request = build_request(self._api.operations[name], arguments)
-        await self._ready()
+        await self._catch_up()
         answer = await self._ask(name, request)
-        self._log.append([name, arguments, answer.status, answer.text])
+        self._asked = True
         return self._shown(name, answer)
 
     async def _passes(self, check: dict[str, Any]) -> bool:
         """`get`: what the server says now."""
-        await self._ready()
+        await self._catch_up()
         path, _, query = check["get"].partition("?")
         request = ApiRequest("GET", path, query, {"accept": "application/json"})
         answer = await self._connected().send(request, schemes=tuple(self._api.credentials))
@@ -137,33 +129,19 @@ class OpenApiSession(DocumentedSession):
         return fits(check.get("equals", check.get("contains")), value, partly="contains" in check)
 
     def _artefact(self) -> Any:
-        return self._log
+        return [[name, arguments, self._results[key].text] for key, name, arguments in self._history]
 
     async def _release(self) -> None:
         try:
-            await self._drop()
+            await self._leave()
         finally:
             if self._leased:
                 self._api.lease.give()
             await super()._release()
 
-    async def _ready(self) -> None:
-        """A world in the state that the log and the pending calls stand for."""
-        if self._client is None or not self._fresh:
-            await self._renew()
-        while self._pending:
-            name, arguments, *expected = self._pending[0]
-            answer = await self._ask(name, build_request(self._api.operations[name], arguments))
-            if [answer.status, answer.text] != expected:
-                raise EnvironmentFailure(
-                    f"replaying {name} answered {answer.text!r:.60} instead of {expected[1]!r:.60}: the "
-                    "server is not deterministic, or its reset is not complete"
-                )
-            self._pending.pop(0)
-
-    async def _renew(self) -> None:
+    async def start(self) -> None:
+        """A fresh world, prepared as the task says. Raises EnvironmentFailure."""
         api = self._api
-        await self._drop()
         url = api.url
         if api.start:
             self._server = LocalServer(api.start)
@@ -180,16 +158,15 @@ class OpenApiSession(DocumentedSession):
             await self._prepare(api.reset, api.reset_arguments)
         for step in self.task.state_value().get("setup", ()):
             await self._prepare(step["name"], step.get("arguments", {}))
-        self._fresh = True
 
     async def _prepare(self, name: str, arguments: Mapping[str, Any]) -> None:
         answer = await self._ask(name, build_request(self._api.operations[name], arguments))
         if answer.status >= 400:
             raise EnvironmentFailure(f"preparing the world, {name} said {answer.status} {answer.text:.120}")
 
-    async def _drop(self) -> None:
+    async def _leave(self) -> None:
         """Leave the world: connections first, then the server."""
-        client, self._client, self._fresh = self._client, None, False
+        client, self._client = self._client, None
         try:
             if client is not None:
                 await client.close()

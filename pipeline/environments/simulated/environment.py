@@ -8,7 +8,7 @@ simulated.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from pipeline.chat.base import Chat
 from pipeline.chat.load import load_chat
 from pipeline.environments.documented import DocumentedSession, sources_digest
 from pipeline.environments.gold import PlannedGold
+from pipeline.environments.host import FileHost, required
 from pipeline.environments.responses import ToolResponse
 from pipeline.environments.simulated.facts import Outcome, merge_patch
 from pipeline.environments.simulated.simulator import Simulator
@@ -58,8 +59,7 @@ class SimulatedSession(DocumentedSession):
         """Return to a snapshot of a session of the same task. A poisoned session cannot be restored."""
         self._refuse_if_poisoned()
         task_id, state, results = canonical.loads(snapshot.decode("ascii"))
-        if task_id != self.task.task_id:
-            raise ConfigError(f"snapshot belongs to task {task_id}, this session to {self.task.task_id}")
+        self._refuse_foreign(task_id)
         self.state = state
         self._results = {key: ToolResult.model_validate(item) for key, item in results.items()}
 
@@ -96,7 +96,7 @@ class SimulatedSession(DocumentedSession):
         await self._idle()
 
 
-class SimulatedEnvironment:
+class SimulatedEnvironment(FileHost):
     """See `pipeline.environments.base.Environment`."""
 
     def __init__(
@@ -128,8 +128,6 @@ class SimulatedEnvironment:
         )
         self.name = name
         self.limits = limits if isinstance(limits, ToolLimits) else ToolLimits(**(limits or {}))
-        self.num_open = 0
-        """Sessions opened and not closed yet."""
         self.simulator = Simulator(
             load_chat(chat),
             known,
@@ -146,22 +144,16 @@ class SimulatedEnvironment:
         digest = canonical.digest(sources_digest(__name__), identity, repr(self.limits), length=12)
         self.version = f"simulated-{digest}"
 
-    def tasks(self, split: str) -> Iterator[Task]:
-        """The file's tasks of a split, in its order."""
-        if split not in self.splits:
-            raise ConfigError(
-                f"environment {self.name} has no split {split!r}; it has {', '.join(self.splits)}"
-            )
-        return (task for task in self._tasks if task.split == split)
-
     async def open(self, task: Task, *, seed: int = 0) -> SimulatedSession:
         """A session with a state of its own."""
-        if task.environment != self.name:
-            raise ConfigError(
-                f"task {task.task_id} belongs to environment {task.environment!r}, not {self.name!r}"
-            )
+        self.check_task(task)
         session = SimulatedSession(
-            task, self.simulator, idle=self._rest, seed=seed, limits=self.limits, on_close=self._closed
+            task,
+            self.simulator,
+            idle=self._rest,
+            seed=seed,
+            limits=self.limits,
+            on_close=self._session_closed,
         )
         self.num_open += 1
         return session
@@ -169,9 +161,6 @@ class SimulatedEnvironment:
     def gold(self, task: Task) -> PlannedGold:
         """The file's gold calls."""
         return file_gold(task)
-
-    def _closed(self) -> None:
-        self.num_open -= 1
 
     async def _rest(self) -> None:
         """Give connections back with the last session: an environment outlives event loops, they do not."""
@@ -189,7 +178,5 @@ def state_problem(check: dict[str, Any]) -> str:
 
 def load(**options: Any) -> SimulatedEnvironment:
     """The environment; options are those of SimulatedEnvironment."""
-    missing = [name for name in ("chat", "tasks") if name not in options]
-    if missing:
-        raise ConfigError(f"environment simulated needs the options {' and '.join(missing)}")
+    required(options, "chat", "tasks", environment="simulated")
     return SimulatedEnvironment(**options)

@@ -30,6 +30,7 @@ from data.messages import assistant, system, user
 from data.tasks import Budget, Task
 from data.trajectories import Trajectory
 from pipeline.environments.gold import Plan, PlannedGold, call
+from pipeline.environments.host import required
 from pipeline.environments.plain_yaml import parse_items, read_text
 from pipeline.environments.sql.database import Database, Source, SqlLimits
 from pipeline.environments.sql.duckdb_engine import DuckSource
@@ -170,9 +171,7 @@ class SqlEnvironment(ToolEnvironment):
 
 def load(**options: Any) -> SqlEnvironment:
     """The environment over the user's files; options are those of SqlEnvironment."""
-    missing = [name for name in ("databases", "tasks") if name not in options]
-    if missing:
-        raise ConfigError(f"environment sql needs the options {' and '.join(missing)} (paths of files)")
+    required(options, "databases", "tasks", environment="sql")
     return SqlEnvironment(**options)
 
 

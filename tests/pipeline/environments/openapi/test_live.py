@@ -361,7 +361,10 @@ def test_a_restored_session_replays_its_calls_and_notices_another_world(
 
     again, broken = run(episode())
     assert [item["name"] for item in json.loads(again.text)] == ["a"]
-    assert broken.status is ToolStatus.INFRA_ERROR and "replaying createItem answered" in broken.text
+    assert (
+        broken.status is ToolStatus.INFRA_ERROR
+        and "createItem answered the same call differently" in broken.text
+    )
 
     async def shared() -> None:
         free = make(session_header="", tasks="- prompt: a\n  gold: [{name: listItems}]\n")
