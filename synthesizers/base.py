@@ -1,7 +1,8 @@
 """The Synthesizer contract, and which work is still to do.
 
-A synthesizer turns tasks into trajectories. Not covered: writing them (the stage's), judging them
-(`filters`).
+A synthesizer turns tasks into trajectories, and some make tasks, too. What it makes comes as a stream of
+records: a task before the trajectories that name it, preference pairs, and a verdict for every plan that was
+given up. Not covered: writing them (the stage's), judging trajectories (`filters`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ from typing import Protocol
 
 from data.tasks import Task
 from data.trajectories import Trajectory, make_trajectory_id
+from data.verdicts import Pair, Verdict
 from pipeline.rollout import Job
+
+Made = Task | Trajectory | Pair | Verdict
 
 
 class Synthesizer(Protocol):
@@ -22,8 +26,8 @@ class Synthesizer(Protocol):
 
     def synthesize(
         self, tasks: Iterable[Task], *, done: Collection[str] = (), failed: Collection[str] = ()
-    ) -> AsyncGenerator[Trajectory]:
-        """Trajectories as they finish, every attempt included.
+    ) -> AsyncGenerator[Made]:
+        """Records as they are made; of trajectories every attempt.
 
         `done` are ids of trajectories that exist and are not made again. `failed` are ids of recorded
         infrastructure failures to be tried again: their work gets a new attempt and a new id.

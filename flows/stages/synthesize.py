@@ -13,8 +13,11 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Any
 
+from data.schema import Kind, kind_of, record_id
 from data.store import Store
 from data.tasks import Task
+from data.trajectories import Trajectory
+from data.verdicts import Pair, Verdict
 from flows.stages.policy import LivePolicy
 from flows.stages.progress import Meter, Say, silent
 from flows.stages.recipe import SynthSection
@@ -24,10 +27,12 @@ from pipeline.errors import ConfigError, EnvironmentFailure, TrajsmithError
 from synthesizers import load_synthesizer
 from synthesizers.base import Synthesizer
 
+CHATS = "chats"
+"""Folder of a run where synthesizers keep replies and what they cost."""
 _SAY_EVERY_SECONDS = 5.0
 _GIVEN = {
     *("environment", "engine", "renderer", "sampling", "settings"),
-    *("max_in_flight", "seed", "run_id", "load"),
+    *("max_in_flight", "seed", "run_id", "load", "chat_dir"),
 }
 """What the stage gives a synthesizer; everything else it takes is an option of the recipe."""
 
@@ -81,6 +86,7 @@ def make_synthesizer(
         "max_in_flight": policy.max_in_flight,
         "seed": seed,
         "run_id": store.root.name,
+        "chat_dir": store.root / CHATS,
         "load": lambda trajectory_id: store.get("trajectories", trajectory_id),
     }
     given = {name: value for name, value in given.items() if name in parameters}
@@ -102,16 +108,18 @@ async def synthesize(
     `planned` is the number of episodes of the whole stage, for the progress line. Where infrastructure
     breaks `give_up_after` episodes in a row, it is down: raises EngineError (or whose error it is).
     """
-    known = store.ids("tasks")
+    kept = {kind: store.ids(kind) for kind in (Kind.TASKS, Kind.PAIRS, Kind.VERDICTS)}
     for task in tasks:
-        if task.task_id not in known:
-            store.append(task)
+        _keep(store, task, kept)
     meter, next_line = Meter(planned), _SAY_EVERY_SECONDS
     done, failed = store.ids("trajectories"), store.ids("failures")
     async with aclosing(synthesizer.synthesize(tasks, done=done, failed=failed)) as made:
-        async for trajectory in made:
-            store.append(trajectory)
-            meter.add(trajectory)
+        async for record in made:
+            if not isinstance(record, Trajectory):
+                _keep(store, record, kept)
+                continue
+            store.append(record)
+            meter.add(record)
             if meter.broken_in_a_row >= give_up_after:
                 raise meter.failure()
             if meter.seconds >= next_line:
@@ -120,3 +128,11 @@ async def synthesize(
     store.seal()
     say(meter.line())
     return meter
+
+
+def _keep(store: Store, record: Task | Pair | Verdict, kept: dict[Kind, set[str]]) -> None:
+    """Append what is not there yet: planning is repeated when a synthesis resumes, and makes the same."""
+    key, there = record_id(record), kept[kind_of(record)]
+    if key not in there:
+        store.append(record)
+        there.add(key)

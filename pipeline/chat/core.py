@@ -1,9 +1,10 @@
-"""What all chats share: cache, budget, and structured replies that are repaired or asked for again.
+"""What all chats share: cache, budget, ledger, and structured replies that are repaired or asked for again.
 
 A reply under a schema is the server's constrained text where offered, else free text; either way it
 is repaired (fences, text around the JSON), validated, and on failure asked for again with the
 validation error. After `max_asks` the raw text goes into a StructuredReplyError: no row is invented.
-Only replies that passed are cached. Not covered: how a reply is obtained (each chat's `_ask`).
+Only replies that passed are cached; the ledger, where there is one, has every call. Not covered: how
+a reply is obtained (each chat's `_ask`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from data.messages import ToolSpec, Turn, text_parts, user
 from pipeline.errors import BudgetExceededError, ConfigError, StructuredReplyError
 
 _START = re.compile(r"[{\[]")
+LEDGER = "ledger.jsonl"
 _MAX_STARTS = 256
 """Places where a value may begin that are tried: a reply of nothing but brackets would take minutes."""
 
@@ -72,6 +74,31 @@ class ReplyCache:
         return self.directory / key[:2] / f"{key}.json"
 
 
+@dataclass(frozen=True, slots=True)
+class ChatLedger:
+    """What calls cost, one line of JSON each, appended as they are answered: kills and resumes keep it."""
+
+    path: Path
+
+    def note(self, chat: str, tokens: int) -> None:
+        """Add one call of the chat named `chat`."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a", encoding="ascii") as file:
+            file.write(canonical.dumps({"chat": chat, "tokens": tokens}) + "\n")
+
+    def totals(self) -> dict[str, tuple[int, int]]:
+        """Chat name to (calls, tokens); a line that a kill cut off counts as a call of no tokens."""
+        found: dict[str, tuple[int, int]] = {}
+        for line in self.path.read_text(encoding="ascii").splitlines() if self.path.is_file() else ():
+            try:
+                row = canonical.loads(line)
+            except ValueError:
+                row = {"chat": "unknown", "tokens": 0}
+            calls, tokens = found.get(row["chat"], (0, 0))
+            found[row["chat"]] = calls + 1, tokens + row["tokens"]
+        return found
+
+
 class CachedChat(ABC):
     """Base of the chats: `reply` with cache, budget and schema; a subclass asks once."""
 
@@ -83,6 +110,12 @@ class CachedChat(ABC):
         self.name = name
         self.budget = budget or ChatBudget()
         self._cache, self._max_asks = ReplyCache(cache) if cache else None, max_asks
+        self._ledger: ChatLedger | None = None
+
+    def keep_in(self, directory: Path) -> None:
+        """Cache replies in `directory`, unless a cache was set, and keep the ledger there."""
+        self._cache = self._cache or ReplyCache(directory / "replies")
+        self._ledger = ChatLedger(directory / LEDGER)
 
     async def reply(
         self, turns: Sequence[Turn], *, tools: Sequence[ToolSpec] = (), schema: dict[str, Any] | None = None
@@ -123,6 +156,8 @@ class CachedChat(ABC):
             self.budget.claim()
             turn, tokens = await self._ask(asked, tools, schema)
             self.budget.tokens += tokens
+            if self._ledger is not None:
+                self._ledger.note(self.name, tokens)
             if schema is None:
                 return turn
             value, error = read_structured(turn.text, schema)

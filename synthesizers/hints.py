@@ -1,0 +1,104 @@
+"""Hints: what a teacher is told and a student never sees.
+
+A hint is appended to a user turn of a blueprint task; the teacher acts on that; afterwards the hint is
+taken out of every turn, and the dialogue is rendered anew without it. The tokens are then no longer what was
+sampled: `origin: edited`, no log-probs, label `hinted` (Magnet: context distillation). Where the teacher repeats
+a hint in its own words, those words go, nothing of the trajectory is trained, and a label says so. Not covered: what to hint (the methods).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from data import canonical
+from data.messages import Role, ToolCall, ToolSpec, Turn, text_parts
+from data.tasks import Task
+from data.trajectories import Origin, Segment, Span, SpanKind, Trajectory
+from pipeline.environments.blueprint import read_blueprint
+from pipeline.errors import ConfigError
+from pipeline.renderers.base import Renderer
+
+MARK = "[Hint]"
+LABEL = "hinted"
+REPEATED = "hint_repeated"
+
+
+def with_hints(task: Task, hints: Sequence[str]) -> Task:
+    """The blueprint task with `hints[i]` behind user turn i ("" = none)."""
+    blueprint = read_blueprint(task)
+    if len(hints) != len(blueprint.turns):
+        raise ConfigError(f"{len(hints)} hints for the {len(blueprint.turns)} user turns of {task.task_id}")
+    turns = tuple(
+        turn.model_copy(update={"text": _hinted(turn.text, hint)})
+        for turn, hint in zip(blueprint.turns, hints, strict=True)
+    )
+    private = canonical.dumps(blueprint.model_copy(update={"turns": turns}).model_dump(mode="json"))
+    *before, first = task.prompt
+    prompt = (*before, first.model_copy(update={"parts": text_parts(turns[0].text)}))
+    return Task.model_validate(
+        task.model_copy(update={"task_id": "", "private": private, "prompt": prompt}).model_dump()
+    )
+
+
+def without_hints(trajectory: Trajectory, task: Task, hints: Sequence[str], renderer: Renderer) -> Trajectory:
+    """`trajectory` of the hinted task as one of `task`: no hint stands in it."""
+    texts = iter([turn.text for turn in read_blueprint(task).turns])
+    turns = [
+        turn.model_copy(update={"parts": text_parts(next(texts))}) if turn.role is Role.USER else turn
+        for turn in trajectory.turns
+    ]
+    labels = [*trajectory.labels, LABEL]
+    if any(_repeats(turn, hints) for turn in turns):
+        turns = [_silenced(turn, hints) for turn in turns]
+        labels.append(REPEATED)
+    segments = _rendered(turns, trajectory.segments[0].tools if trajectory.segments else (), renderer)
+    changed = {"task_id": task.task_id, "turns": turns, "segments": segments, "labels": labels}
+    return Trajectory.model_validate(trajectory.model_copy(update=changed).model_dump())
+
+
+def _repeats(turn: Turn, hints: Sequence[str]) -> bool:
+    said = (turn.text, turn.reasoning, *(call.raw + call.arguments for call in turn.tool_calls))
+    return any(text in part for part in said for text in (MARK, *filter(None, hints)))
+
+
+def _silenced(turn: Turn, hints: Sequence[str]) -> Turn:
+    """The turn without words that repeat a hint; an assistant's with weight 0."""
+    if turn.role is not Role.ASSISTANT:
+        return turn
+    changed: dict[str, object] = {"weight": 0.0}
+    if _repeats(turn, hints):
+        changed |= {"parts": (), "reasoning": "", "tool_calls": tuple(map(_unwritten, turn.tool_calls))}
+    return turn.model_copy(update=changed)
+
+
+def _unwritten(call: ToolCall) -> ToolCall:
+    return call.model_copy(update={"raw": ""})
+
+
+def _hinted(text: str, hint: str) -> str:
+    return f"{text}\n{MARK} {hint}" if hint else text
+
+
+def _rendered(turns: Sequence[Turn], tools: tuple[ToolSpec, ...], renderer: Renderer) -> tuple[Segment, ...]:
+    """One edited segment per tool set, cut where a turn says that the tools changed."""
+    starts = [0, *(index for index, turn in enumerate(turns) if turn.tools_changed is not None)]
+    segments = []
+    for start, end in zip(starts, [*starts[1:], len(turns)], strict=True):
+        shown = (turns[start].tools_changed if start else tools) or ()
+        while end and turns[end - 1].role is not Role.ASSISTANT:
+            end -= 1
+        rendered = renderer.render(turns[:end], shown, generation_prompt=False)
+        spans = tuple(_as_prompt(span) if span.turn < start else span for span in rendered.spans)
+        segments.append(
+            Segment(
+                origin=Origin.EDITED,
+                tools=shown,
+                token_ids=tuple(rendered.token_ids),
+                spans=spans,
+            )
+        )
+    return tuple(segment for segment in segments if segment.num_generated)
+
+
+def _as_prompt(span: Span) -> Span:
+    return span._replace(kind=SpanKind.PROMPT)

@@ -1,0 +1,200 @@
+"""What all synthesizers that plan first have in common: plan, gate, teach.
+
+A planner makes a blueprint task from a base task, or says why it gave up (a Verdict: nothing is dropped
+silently). The gate replays the plan in a fresh session: only a task whose gold scores 1 there goes on. Then
+the teacher acts on the new task: the plan itself (`gold`), the policy (`policy`), or the policy told what to
+do, with the hints taken out afterwards (`hinted`). Planning is a function of seed, base task and replies, so
+a resumed synthesis makes the same plans; replies come from the cache. Not covered: how a method plans (its
+own module), and filters after the teacher.
+"""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from data.errors import ConfigError
+from data.tasks import Task
+from data.trajectories import Trajectory
+from data.verdicts import Pair, Verdict
+from pipeline.engines.base import Engine, Sampling
+from pipeline.environments.base import Environment
+from pipeline.environments.play import play
+from pipeline.errors import StructuredReplyError
+from pipeline.renderers.base import Renderer
+from pipeline.rollout import RolloutSettings
+from pipeline.rollout_pool import Emit, pooled
+from synthesizers.base import Made
+from synthesizers.demonstration import Demonstration
+from synthesizers.hints import with_hints, without_hints
+from synthesizers.rejection_sampling import RejectionSampling
+from synthesizers.role_chats import ChatSetting, RoleChats
+
+
+class Planned(NamedTuple):
+    """What became of a plan: a task, or the reason (a stable identifier) why there is none."""
+
+    task: Task | None = None
+    reason: str = ""
+    detail: str = ""
+    hints: tuple[str, ...] = ()
+    """For the teacher `hinted`: what to tell it in each user turn, "" for nothing."""
+
+
+def given_up(reason: str, detail: str = "") -> Planned:
+    """A plan that made no task."""
+    return Planned(reason=reason, detail=detail)
+
+
+@dataclass(kw_only=True)
+class Planner(ABC):
+    """Base of the planning synthesizers; a subclass sets `name` and writes `plan`.
+
+    `plans`: plans per base task. `k`: rollouts per task of the teachers `policy` and `hinted`. `chat` plays
+    every role that `chats` does not give to another one; without a chat a role is played by templates, types
+    and execution. `random_choice` replaces the method's distinctive choice by a random one (ablation).
+    """
+
+    environment: Environment
+    engine: Engine
+    renderer: Renderer
+    sampling: Sampling = field(default_factory=Sampling)
+    settings: RolloutSettings = field(default_factory=RolloutSettings)
+    teacher: Literal["gold", "policy", "hinted"] = "gold"
+    plans: int = 1
+    k: int = 4
+    chat: ChatSetting | None = None
+    chats: Mapping[str, Any] = field(default_factory=dict)
+    random_choice: bool = False
+    chat_dir: Path | None = None
+    seed: int = 0
+    run_id: str = ""
+    max_in_flight: int = 8
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        for option in ("plans", "k"):
+            if getattr(self, option) < 1:
+                raise ConfigError(f"{option} must be at least 1, got {getattr(self, option)}")
+        if self.teacher not in ("gold", "policy", "hinted"):
+            raise ConfigError(f"teacher is gold, policy or hinted, got {self.teacher!r}")
+        self.roles = RoleChats(
+            default=self.chat,
+            by_role=self.chats,
+            directory=self.chat_dir,
+            engine=self.engine,
+            renderer=self.renderer,
+        )
+
+    @abstractmethod
+    async def plan(self, base: Task, rng: random.Random) -> Planned:
+        """One plan from a base task. May raise StructuredReplyError: the plan is then given up."""
+
+    async def prepare(self, tasks: Sequence[Task]) -> None:
+        """Learn what planning needs to know of the environment from the base tasks; nothing by default."""
+
+    async def pairs(self, task: Task, taught: Sequence[Trajectory]) -> AsyncIterator[Pair]:
+        """Preference pairs from what the teacher did; none by default."""
+        return
+        yield
+
+    async def synthesize(
+        self, tasks: Iterable[Task], *, done: Collection[str] = (), failed: Collection[str] = ()
+    ) -> AsyncGenerator[Made]:
+        """See `Synthesizer`."""
+        bases = list(tasks)
+        await self.prepare(bases)
+        jobs = ((base, index) for base in bases for index in range(self.plans))
+
+        async def work(job: tuple[Task, int], emit: Emit[Made]) -> None:
+            async for record in self._made(*job, done=done, failed=failed):
+                await emit(record)
+
+        try:
+            async with aclosing(pooled(jobs, work, max_in_flight=self.max_in_flight)) as made:
+                async for record in made:
+                    yield record
+        finally:
+            await self.roles.close()
+
+    async def _made(
+        self, base: Task, index: int, *, done: Collection[str], failed: Collection[str]
+    ) -> AsyncGenerator[Made]:
+        planned = await self._gated(base, index)
+        if planned.task is None:
+            yield Verdict(
+                trajectory_id=f"{base.task_id}/{index}",
+                filter=self.name,
+                keep=False,
+                reason=planned.reason,
+                detail=planned.detail,
+            )
+            return
+        yield planned.task
+        taught = []
+        async with aclosing(self._taught(planned, done=done, failed=failed)) as rolled:
+            async for trajectory in rolled:
+                taught.append(trajectory)
+                yield trajectory
+        async for pair in self.pairs(planned.task, taught):
+            yield pair
+
+    async def _gated(self, base: Task, index: int) -> Planned:
+        """A plan whose gold scores 1 in a fresh session, or the reason why there is none."""
+        rng = random.Random(f"{self.name}/{self.seed}/{base.task_id}/{index}")
+        try:
+            planned = await self.plan(base, rng)
+        except StructuredReplyError as error:
+            return given_up("invalid_reply", str(error))
+        if planned.task is None:
+            return planned
+        gold = await play(self.environment, planned.task, self.environment.gold(planned.task))
+        if not gold.success:
+            return given_up("gold_failed", str(gold.reward))
+        return planned
+
+    def _taught(
+        self, planned: Planned, *, done: Collection[str], failed: Collection[str]
+    ) -> AsyncGenerator[Trajectory]:
+        assert planned.task is not None
+        if self.teacher == "gold":
+            gold = Demonstration(
+                environment=self.environment,
+                renderer=self.renderer,
+                settings=self.settings,
+                seed=self.seed,
+                run_id=self.run_id,
+                name=self.name,
+            )
+            return gold.synthesize([planned.task], done=done, failed=failed)
+        if self.teacher == "policy":
+            return self._sampler().synthesize([planned.task], done=done, failed=failed)
+        return self._hinted(planned.task, planned.hints, done=done, failed=failed)
+
+    async def _hinted(
+        self, task: Task, hints: Sequence[str], *, done: Collection[str], failed: Collection[str]
+    ) -> AsyncGenerator[Trajectory]:
+        """The policy on the hinted task, hints taken out."""
+        told = with_hints(task, hints)
+        async with aclosing(self._sampler().synthesize([told], done=done, failed=failed)) as rolled:
+            async for trajectory in rolled:
+                yield without_hints(trajectory, task, hints, self.renderer)
+
+    def _sampler(self) -> RejectionSampling:
+        return RejectionSampling(
+            environment=self.environment,
+            engine=self.engine,
+            renderer=self.renderer,
+            sampling=self.sampling,
+            settings=self.settings,
+            k=self.k,
+            seed=self.seed,
+            run_id=self.run_id,
+            max_in_flight=self.max_in_flight,
+            name=self.name,
+        )

@@ -1,0 +1,62 @@
+"""Which chat plays which role of a synthesizer; none plays none, and the method runs without it.
+
+A recipe names chats as `pipeline.chat.load` reads them, or "policy": the policy itself, by its engine.
+Replies are kept in the run, so that a resumed synthesis pays for none twice, and so is what they cost. Not
+covered: what roles say (`roles`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pipeline.chat.base import Chat
+from pipeline.chat.core import CachedChat
+from pipeline.chat.engine import EngineChat
+from pipeline.chat.load import load_chat
+from pipeline.engines.base import Engine, Sampling
+from pipeline.renderers.base import Renderer
+
+ChatSetting = Chat | str | Mapping[str, Any]
+POLICY = "policy"
+_MAX_REPLY_TOKENS = 512
+
+
+@dataclass(kw_only=True)
+class RoleChats:
+    """`default` plays every role that `by_role` does not name; None = nobody."""
+
+    default: ChatSetting | None = None
+    by_role: Mapping[str, ChatSetting] = field(default_factory=dict)
+    directory: Path | None = None
+    engine: Engine | None = None
+    renderer: Renderer | None = None
+    _made: dict[str, Chat] = field(default_factory=dict)
+
+    def of(self, role: str) -> Chat | None:
+        """The chat that plays `role`. ConfigError where its setting makes none."""
+        setting = self.by_role.get(role, self.default)
+        if setting is None:
+            return None
+        key = setting if isinstance(setting, str) else str(id(setting))
+        if key not in self._made:
+            self._made[key] = self._open(setting, where=f"chat of role {role}")
+        return self._made[key]
+
+    async def close(self) -> None:
+        """Release all connections; the policy's engine stays open."""
+        for key, chat in self._made.items():
+            if key != POLICY:
+                await chat.close()
+
+    def _open(self, setting: ChatSetting, *, where: str) -> Chat:
+        if setting == POLICY and self.engine is not None and self.renderer is not None:
+            sampling = Sampling(temperature=0.7, max_tokens=_MAX_REPLY_TOKENS)
+            chat: Chat = EngineChat(self.engine, self.renderer, sampling=sampling)
+        else:
+            chat = load_chat(setting, where=where)
+        if isinstance(chat, CachedChat) and self.directory is not None:
+            chat.keep_in(self.directory)
+        return chat
