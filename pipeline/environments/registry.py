@@ -21,6 +21,7 @@ ENVIRONMENTS = {
     "search_desk": "pipeline.environments.search_desk:load",
     "code_repair": "pipeline.environments.code_repair:load",
     "python_math": "pipeline.environments.python_math:load",
+    "question_dag": "pipeline.environments.question_dag:load",
     "mcp": "pipeline.environments.mcp:load",
     "openapi": "pipeline.environments.openapi:load",
     "simulated": "pipeline.environments.simulated:load",

@@ -1,0 +1,5 @@
+"""Questions whose sub-questions form a graph, each answered by a generated tool that runs in the sandbox."""
+
+from pipeline.environments.question_dag.generator import QuestionDagWorld, load
+
+__all__ = ["QuestionDagWorld", "load"]

@@ -1,0 +1,167 @@
+"""One episode of question_dag: generated tools run in the sandbox, and the verdict over sub-questions.
+
+A call's arguments are checked against the schema, then the tool's code runs as a program of its own; nothing is
+remembered from one call to the next but that it was made. The final answer is typed: `ANSWER ...` in the last
+turn. Success: the answer is right and every sub-question that needs a tool was solved, so neither guessing nor
+calling everything is enough. A sub-question is solved by an answered call of its tool: with the very arguments
+for tools over our own tables (`exact`), with a result that says the sub-answer for tools made by a chat, which
+were perturbed so that others do not say it. Components beside it: `solved`, `required`, `calls`, `recall`,
+`precision`, `f1` (ASTRA, arXiv 2601.21558; the reward `call_f1` reads `solved` and `required`).
+
+State of a task: {"world": word} for our own tables, or {"tools": [...]} with code and data; the agent sees
+neither, only what the tools answer. Private: {"item": JSON text with answer, sub-questions and calls}. Not
+covered: tools that change something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from data import canonical
+from data.messages import ToolResult, ToolSpec, ToolStatus, Turn, text_parts
+from data.tasks import Task
+from data.trajectories import Reward, RewardComponent, Trajectory
+from pipeline.checks.answers import bare, last_words, marked_answer, states
+from pipeline.checks.calls import argument_problems
+from pipeline.checks.matching import call_f1
+from pipeline.environments.guarded import GuardedSession
+from pipeline.environments.question_dag.calls import call_tool
+from pipeline.environments.question_dag.dag import same_answer
+from pipeline.environments.question_dag.items import MadeTool
+from pipeline.environments.sandboxed import SandboxRunner
+from pipeline.environments.tools import ToolLimits, truncate
+from pipeline.errors import ConfigError, JudgeError, TrajsmithError
+
+
+class QuestionSession(GuardedSession):
+    """See `pipeline.environments.base.Session`. `state` lists the calls made: name, arguments, ok, text."""
+
+    def __init__(
+        self,
+        task: Task,
+        *,
+        tools: Mapping[str, MadeTool],
+        data: Callable[[MadeTool], Mapping[str, Any]],
+        runner: SandboxRunner,
+        limits: ToolLimits,
+        seed: int = 0,
+        on_close: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(task, seed=seed)
+        self.state: list[list[Any]] = []
+        self._made, self._data, self._runner = tools, data, runner
+        self._limits, self._on_close = limits, on_close
+
+    @property
+    def tools(self) -> tuple[ToolSpec, ...]:
+        """The tools shown, in the task's order."""
+        return tuple(tool.spec for tool in self._made.values())
+
+    async def next_user(self, turns: Sequence[Turn]) -> Turn | None:
+        """Nobody asks again."""
+        return None
+
+    def snapshot(self) -> bytes:
+        """Calls and results. A poisoned session raises EnvironmentFailure."""
+        self._refuse_if_poisoned()
+        results = {key: item.model_dump(mode="json") for key, item in self._results.items()}
+        return canonical.dumps([self.task.task_id, self.state, results]).encode("ascii")
+
+    def restore(self, snapshot: bytes) -> None:
+        """Return to a snapshot of a session of the same task. A poisoned session cannot be restored."""
+        self._refuse_if_poisoned()
+        task_id, state, results = canonical.loads(snapshot.decode("ascii"))
+        if task_id != self.task.task_id:
+            raise ConfigError(f"snapshot belongs to task {task_id}, this session to {self.task.task_id}")
+        self.state = state
+        self._results = {key: ToolResult.model_validate(item) for key, item in results.items()}
+
+    async def verify(self, trajectory: Trajectory) -> Reward:
+        """See the module docstring. Raises JudgeError."""
+        self._refuse_if_poisoned()
+        try:
+            outcome = self._judge(trajectory)
+        except Exception as error:
+            raise JudgeError(
+                f"verifier {self.task.verifier} failed on task {self.task.task_id}: {error}"
+            ) from error
+        return Reward(
+            total=outcome["success"],
+            components=tuple(RewardComponent(name=name, value=value) for name, value in outcome.items()),
+            verifier=self.task.verifier,
+            artefact_digest=canonical.digest(self.state),
+        )
+
+    def _judge(self, trajectory: Trajectory) -> dict[str, float]:
+        item = canonical.loads(self.task.private_value()["item"])
+        wanted = [step for step in item["steps"] if step["call"] is not None]
+        solved = sum(any(self._solves(made, step) for made in self.state) for step in wanted)
+        given = marked_answer(last_words(trajectory.turns))
+        right = given is not None and same_answer(bare(given), item["answer"])
+        calls = len(self.state)
+        return {
+            "success": float(right and solved == len(wanted)),
+            "answered": float(given is not None),
+            "right": float(right),
+            "solved": float(solved),
+            "required": float(len(wanted)),
+            "calls": float(calls),
+            "recall": solved / len(wanted),
+            "precision": min(1.0, solved / calls) if calls else 0.0,
+            "f1": call_f1(solved, len(wanted), calls),
+        }
+
+    def _solves(self, made: Sequence[Any], step: Mapping[str, Any]) -> bool:
+        name, arguments, ok, text = made
+        if not ok or name != step["call"]["tool"]:
+            return False
+        tool = self._made[name]
+        if not tool.exact:
+            return says(text, step["answer"])
+        return _spelled(arguments, tool) == _spelled(step["call"]["arguments"], tool)
+
+    async def _execute(self, name: str, arguments: dict[str, Any], call_id: str) -> ToolResult:
+        tool = self._made.get(name)
+        problems = (
+            argument_problems(arguments, tool.parameters)
+            if tool is not None
+            else [f"no tool {name}; tools: {', '.join(self._made)}"]
+        )
+        if problems or tool is None:
+            return self._said(call_id, name, arguments, False, "; ".join(problems))
+        try:
+            answer = await call_tool(self._runner, tool, arguments, data=self._data(tool))
+        except TrajsmithError as error:
+            return self._failed(call_id, name, ToolStatus.INFRA_ERROR, str(error))
+        return self._said(call_id, name, arguments, answer.ok, answer.text)
+
+    def _said(self, call_id: str, name: str, arguments: dict[str, Any], ok: bool, text: str) -> ToolResult:
+        self.state.append([name, arguments, ok, text])
+        if not ok:
+            return self._failed(call_id, name, ToolStatus.TOOL_ERROR, text)
+        parts, cut = truncate(text_parts(text), self._limits)
+        return ToolResult(call_id=call_id, name=name, parts=parts, truncated=cut)
+
+    async def _release(self) -> None:
+        if self._on_close is not None:
+            self._on_close()
+
+
+def says(text: str, answer: str) -> bool:
+    """Whether a result says a sub-answer: it is it, or states it as a number or as whole words."""
+    return same_answer(text, answer) or states(text, answer)
+
+
+def _spelled(arguments: Mapping[str, Any], tool: MadeTool) -> str:
+    """Arguments as compared: names of things without case, lists without order, values alone where symmetric."""
+    values = {name: _plain(value) for name, value in arguments.items()}
+    if tool.symmetric:
+        return canonical.dumps(sorted(values.values()))
+    return canonical.dumps(values, sort_keys=True)
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, list):
+        return canonical.dumps(sorted(_plain(item) for item in value))
+    return value.strip() if isinstance(value, str) else canonical.dumps(value)
