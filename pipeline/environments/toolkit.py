@@ -35,6 +35,7 @@ from data.tasks import Task
 from data.trajectories import Reward, RewardComponent, RewardWhen, Trajectory
 from pipeline.environments.base import GoldScript
 from pipeline.environments.guarded import GuardedSession, pickled, said
+from pipeline.environments.host import HostEnvironment
 from pipeline.environments.responses import NoMediaStoreError
 from pipeline.environments.schemas import ArgumentsError
 from pipeline.environments.tools import (
@@ -149,8 +150,7 @@ class ToolSession(GuardedSession):
         """Return to a snapshot of a session of the same task. A poisoned session cannot be restored."""
         self._refuse_if_poisoned()
         task_id, state, results, tools = pickle.loads(snapshot)
-        if task_id != self.task.task_id:
-            raise ConfigError(f"snapshot belongs to task {task_id}, this session to {self.task.task_id}")
+        self._refuse_foreign(task_id)
         self.state, self._results = state, results
         for name, values in tools.items():
             vars(self._instances[name]).clear()
@@ -271,19 +271,15 @@ class ToolSession(GuardedSession):
         return self._failed(call_id, name, ToolStatus.INFRA_ERROR, f"tool {name} is broken: {why}")
 
 
-class ToolEnvironment(ABC):
+class ToolEnvironment(HostEnvironment, ABC):
     """A world. Subclasses set `name`, `splits`, `session` and write `tasks` and `gold`."""
 
-    name: str
-    splits: tuple[str, ...]
     session: type[ToolSession]
 
     def __init__(self, *, limits: ToolLimits | Mapping[str, Any] | None = None) -> None:
         self.limits = tool_limits(limits)
         self.media: MediaStore | None = None
         """Where tools' images, video, audio and files go; set by whoever owns the run directory."""
-        self.num_open = 0
-        """Sessions opened and not closed yet: anything but 0 after a run is a leak."""
         self.version = canonical.digest(source_digest(type(self).__module__), repr(self.limits), length=12)
 
     @abstractmethod
@@ -300,10 +296,7 @@ class ToolEnvironment(ABC):
 
     async def open(self, task: Task, *, seed: int = 0) -> ToolSession:
         """A fresh, isolated session. Raises ConfigError for a foreign task, EnvironmentFailure on a crash."""
-        if task.environment != self.name:
-            raise ConfigError(
-                f"task {task.task_id} belongs to environment {task.environment!r}, not {self.name!r}"
-            )
+        self.check_task(task)
         session = self.session(
             task,
             seed=seed,
@@ -315,16 +308,6 @@ class ToolEnvironment(ABC):
         self.num_open += 1
         await session.start()
         return session
-
-    def check_split(self, split: str) -> None:
-        """Raise ConfigError unless `split` is one of ours."""
-        if split not in self.splits:
-            raise ConfigError(
-                f"environment {self.name} has no split {split!r}; it has {', '.join(self.splits)}"
-            )
-
-    def _session_closed(self) -> None:
-        self.num_open -= 1
 
 
 async def stored_content(response: ToolResponse, media: MediaStore | None) -> tuple[Part, ...]:

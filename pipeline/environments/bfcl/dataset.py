@@ -83,6 +83,13 @@ def documented_tools(class_name: str) -> tuple[ToolSpec, ...]:
     return tuple(_spec(line) for line in read_lines(f"multi_turn_func_doc/{_DOCUMENTS[class_name]}"))
 
 
+@functools.cache
+def documented_answers(class_name: str) -> dict[str, dict[str, Any]]:
+    """JSON Schemas of what the tools of one class answer, by tool name; models are not shown them."""
+    lines = read_lines(f"multi_turn_func_doc/{_DOCUMENTS[class_name]}")
+    return {line["name"]: _schema(line["response"]) for line in lines if "response" in line}
+
+
 def _row(line: dict[str, Any], gold: list[list[str]]) -> Row:
     sentences = importlib.import_module("bfcl_eval.constants.default_prompts")
     added = sentences.DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC  # said where held-back tools appear

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from data import canonical
 from data.messages import assistant, system, user
 from data.tasks import Budget, Task
+from pipeline.environments.benchmark import BenchmarkSession
 from pipeline.environments.bfcl.dataset import (
     MULTI_TURN,
     VERSION,
@@ -27,6 +28,7 @@ from pipeline.environments.bfcl.dataset import (
 from pipeline.environments.bfcl.session import BfclSession
 from pipeline.environments.bfcl.worlds import read_gold
 from pipeline.environments.gold import Plan, PlannedGold, call
+from pipeline.environments.host import HostEnvironment
 from pipeline.environments.toolkit import source_digest
 from pipeline.environments.tools import ToolLimits
 from pipeline.errors import ConfigError
@@ -41,7 +43,7 @@ _LONG_RESPONSE = 20_000
 """Characters of a response shown in the long-context category, whose point is that there is much to read."""
 
 
-class BfclEnvironment:
+class BfclEnvironment(HostEnvironment):
     """See `pipeline.environments.base.Environment`.
 
     `category`: one of MULTI_TURN. `tools`: "all" (the benchmark's rule) or "gold" with `distractors` more.
@@ -73,18 +75,13 @@ class BfclEnvironment:
         self.splits: tuple[str, ...] = ("all",) if whole else _HALVES
         longest = _LONG_RESPONSE if category == "long_context" else 2000
         self.limits = limits or ToolLimits(max_tool_response_length=longest)
-        self.num_open = 0
-        """Sessions opened and not closed yet."""
         shown = [category, tools, distractors if tools == "gold" else 0]
-        source = source_digest(__name__)
+        source = [source_digest(__name__), source_digest(BenchmarkSession.__module__)]
         self.version = canonical.digest(source, VERSION, shown, repr(self.limits), length=12)
 
     def tasks(self, split: str) -> Iterator[Task]:
         """The tasks of `train`, `heldout` or `all`; a task's own `split` is its half in each case."""
-        if split not in (*_HALVES, "all"):
-            raise ConfigError(
-                f"environment {NAME} has no split {split!r}; it has {', '.join((*_HALVES, 'all'))}"
-            )
+        self.check_split(split, known=(*_HALVES, "all"))
         for index, row in enumerate(rows(self.category)):
             half = _HALVES[index % 2]
             if split in (half, "all"):
@@ -92,10 +89,7 @@ class BfclEnvironment:
 
     async def open(self, task: Task, *, seed: int = 0) -> BfclSession:
         """A fresh session; the worlds' randomness is seeded by the task, so `seed` changes nothing."""
-        if task.environment != NAME:
-            raise ConfigError(
-                f"task {task.task_id} belongs to environment {task.environment!r}, not {NAME!r}"
-            )
+        self.check_task(task)
         session = BfclSession(task, limits=self.limits, on_close=self._session_closed)
         self.num_open += 1
         return session
@@ -134,9 +128,6 @@ class BfclEnvironment:
         number = min(self.distractors, len(others))
         picked = used | set(random.Random(f"{NAME}/{row.name}").sample(others, number))
         return tuple(name for name in names if name in picked)
-
-    def _session_closed(self) -> None:
-        self.num_open -= 1
 
 
 def load(**options: object) -> BfclEnvironment:

