@@ -1,9 +1,9 @@
 """Hints: what a teacher is told and a student never sees.
 
-A hint is appended to a user turn of a blueprint task; the teacher acts on that; afterwards the hint is
-taken out of every turn, and the dialogue is rendered anew without it. The tokens are then no longer what was
-sampled: `origin: edited`, no log-probs, label `hinted` (Magnet: context distillation). Where the teacher repeats
-a hint in its own words, those words go, nothing of the trajectory is trained, and a label says so. Not covered: what to hint (the methods).
+A hint is appended to a user turn of a blueprint task; the teacher acts on that; afterwards the hint is taken
+out of every turn and the dialogue is rendered anew. The tokens are then no longer what was sampled: `origin:
+edited`, no log-probs, label `hinted` (Magnet: context distillation). Where the teacher repeats a hint, those
+words go, nothing of the trajectory is trained, and a label says so. Not covered: what to hint (the methods).
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class Planner(ABC):
     async def plan(self, base: Task, rng: random.Random) -> Planned:
         """One plan from a base task. May raise StructuredReplyError: the plan is then given up."""
 
-    async def prepare(self, tasks: Sequence[Task]) -> None:
+    async def prepare(self, tasks: Sequence[Task]) -> None:  # noqa: B027 most learn nothing
         """Learn what planning needs to know of the environment from the base tasks; nothing by default."""
 
     async def pairs(self, task: Task, taught: Sequence[Trajectory]) -> AsyncIterator[Pair]:
