@@ -1,0 +1,249 @@
+"""User sentences and assistant closings without a model: from tool descriptions, arguments and their
+provenance.
+
+A request names no tool, says every value that only the user can know, points at values of earlier results
+without saying them, and is silent about nested calls but for what those need from the user. It is checked
+before it is returned; a wording that fails is drawn again, and what no wording can say is an error, never a
+request with a hole. Equal arguments and an equal `rng` give equal text. Not covered: requests by a model
+(`back_translation`).
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
+
+from data import canonical
+from data.messages import ToolSpec
+from pipeline.errors import ConfigError
+from synthesizers.clauses import Clause, Slot, adjuncts_of, clause_of, noun_of, shown_value, unnamed
+from synthesizers.execution import Executed
+from synthesizers.grounding import ArgumentSource, GroundedCall, Provenance
+from synthesizers.reading import decoded, words
+from synthesizers.referring import Scene, refer
+from synthesizers.wording import answerable, leaked_tool_name, leaks_tool_name, mentions, unsaid
+
+__all__ = [
+    "PhrasingError",
+    "TurnCalls",
+    "answerable",
+    "leaks_tool_name",
+    "mentions",
+    "phrase_closing",
+    "phrase_request",
+    "phrase_supply",
+    "request_problem",
+]
+
+FRAMES = (
+    "Please {}.",
+    "Could you {}?",
+    "Can you {}?",
+    "I'd like you to {}.",
+    "{}, please.",
+    "I need you to {}.",
+    "Would you {}?",
+    "{}.",
+)
+LATER_FRAMES = (
+    "Now {}.",
+    "Thanks. Now {}.",
+    "Great, now {}.",
+    "Next, {}.",
+    "OK. Please {}.",
+    "And {}, please.",
+)
+JOINS = (" and ", ", then ", ", and then ", ", and after that ")
+_DRAWS = 24
+_SHOWN = 80
+"""Characters of a result that a closing repeats."""
+
+
+class PhrasingError(ConfigError):
+    """No wording says all that must be said without a tool's name."""
+
+
+class TurnCalls(NamedTuple):
+    """The calls of one user turn. `unmentioned` are positions in `calls` of nested ones; `history` is all
+    that was executed so far, these calls last; `tools` are documents of every tool shown or called."""
+
+    calls: Sequence[GroundedCall]
+    tools: Sequence[ToolSpec]
+    history: Sequence[Executed]
+    unmentioned: Collection[int] = ()
+
+    @property
+    def seen(self) -> int:
+        """How many executed calls were answered before this turn."""
+        return len(self.history) - len(self.calls)
+
+    def tool(self, call: GroundedCall) -> ToolSpec:
+        """The document of a call's tool. Raises LookupError where it is not among `tools`."""
+        for tool in self.tools:
+            if tool.name == call.executed.call.name:
+                return tool
+        raise LookupError(f"no document of {call.executed.call.name!r} among {[t.name for t in self.tools]}")
+
+    def sources(self, *, left_out: str = "") -> tuple[ArgumentSource, ...]:
+        """Arguments of all calls but the parameter `left_out`."""
+        return tuple(source for call in self.calls for source in call.sources if source.name != left_out)
+
+
+def phrase_request(turn: TurnCalls, *, rng: random.Random, said: str = "", left_out: str = "") -> str:
+    """One user request for the mentioned calls of a turn.
+
+    `said` is what the user has said before and need not repeat. `left_out` is a parameter whose value is
+    kept back (a turn in which something is missing). Raises PhrasingError where no wording passes the checks.
+    """
+    problem = ""
+    for _ in range(_DRAWS):
+        text = _request(turn, rng=rng, left_out=left_out)
+        problem = request_problem(text, turn, said=said, left_out=left_out)
+        if not problem:
+            return text
+    raise PhrasingError(f"no request found in {_DRAWS} wordings: {problem}")
+
+
+def request_problem(text: str, turn: TurnCalls, *, said: str = "", left_out: str = "") -> str:
+    """What is wrong with a request, whoever wrote it; "" where nothing is."""
+    if not text.strip():
+        return "it is empty"
+    sources = turn.sources(left_out=left_out)
+    values = [source.value for source in sources if source.provenance is Provenance.USER]
+    name = leaked_tool_name(text, [tool.name for tool in turn.tools], said=values)
+    if name:
+        return f"it names the tool {name!r}; say what is wanted in other words"
+    missing = unsaid(f"{said}\n{text}", sources)
+    if missing:
+        return "it does not say " + ", ".join(f"{source.name}={source.value!r}" for source in missing)
+    kept_back = [s.value for call in turn.calls for s in call.sources if left_out and s.name == left_out]
+    others = f"{said} {' '.join(map(str, values))}"
+    told = [value for value in kept_back if mentions(text, value) and not mentions(others, value)]
+    return f"it says {left_out}={told[0]!r}, which is to be left out" if told else ""
+
+
+def phrase_supply(source: ArgumentSource, turn: TurnCalls, *, rng: random.Random) -> str:
+    """The later user turn that gives a value left out before: "The day is May 14."."""
+    names = [tool.name for tool in turn.tools]
+    value, label = shown_value(source.value), " ".join(words(source.name)) or "value"
+    label = unnamed(label, names, rng=rng) or "value"
+    frames = (f"The {label} is {value}.", f"Sorry, the {label}: {value}.", f"It is {value}.", f"{value}.")
+    plain = [frame for frame in frames if not leaks_tool_name(frame, names, said=[source.value])]
+    if not plain:
+        raise PhrasingError(f"no wording gives {source.name}={source.value!r} without a tool's name")
+    return rng.choice(plain)
+
+
+def phrase_closing(turn: TurnCalls, *, rng: random.Random) -> str:
+    """What the assistant says at the end of a turn: that it is done, and what a look-up found."""
+    asked = [call for place, call in enumerate(turn.calls) if place not in turn.unmentioned]
+    found = [_found(call.executed) for call in asked if not call.executed.changes or not _is_silent(call)]
+    told = [text for text in found if text]
+    changed = any(call.executed.changes for call in asked)
+    if told and not changed:
+        return rng.choice(("Here is what I found: {}", "I found this: {}", "This is the result: {}")).format(
+            "; ".join(told)
+        )
+    opening = rng.choice(("Done.", "That is done.", "It is done.", "All set."))
+    return f"{opening} {'; '.join(told)}" if told else opening
+
+
+def _request(turn: TurnCalls, *, rng: random.Random, left_out: str) -> str:
+    clauses = [clause.filled() for clause in _clauses(turn, rng=rng, left_out=left_out)]
+    spread = [clause for clause in clauses if clause]
+    long = any(": " in clause for clause in spread[:-1])
+    frames = LATER_FRAMES + FRAMES if turn.seen else FRAMES
+    if long or (len(spread) > 2 and rng.random() < 0.5):
+        first, *others = spread
+        return " ".join([_framed(rng.choice(frames), first), *(f"Then {clause}." for clause in others)])
+    return _framed(rng.choice(frames), _joined(spread, rng))
+
+
+def _joined(clauses: Sequence[str], rng: random.Random) -> str:
+    text = clauses[0]
+    for index, clause in enumerate(clauses[1:]):
+        joins = JOINS if index == len(clauses) - 2 else JOINS[1:2]
+        text += rng.choice(joins) + clause
+    return text
+
+
+def _framed(frame: str, clause: str) -> str:
+    text = frame.format(clause)
+    return text[:1].upper() + text[1:]
+
+
+def _clauses(turn: TurnCalls, *, rng: random.Random, left_out: str) -> Iterator[Clause]:
+    """One clause per mentioned call; what unmentioned ones need is said with the first clause that uses
+    them."""
+    names = [tool.name for tool in turn.tools]
+    told: set[int] = set()
+    for place, call in enumerate(turn.calls):
+        if place in turn.unmentioned:
+            continue
+        slots = [
+            _slot(source, turn, rng=rng, told=told, left_out=left_out)
+            for source in call.sources
+            if source.provenance is not Provenance.DEFAULT and source.name != left_out
+        ]
+        yield clause_of(turn.tool(call), slots, names=names, rng=rng)
+    rest = [place for place in turn.unmentioned if place not in told]
+    tails = [_tail(place, turn, rng=rng, told=told, left_out=left_out) for place in rest]
+    if any(tails):
+        yield Clause(f"mind that it is{' and'.join(tail for tail in tails if tail)}")
+
+
+def _slot(
+    source: ArgumentSource, turn: TurnCalls, *, rng: random.Random, told: set[int], left_out: str
+) -> Slot:
+    if source.provenance is Provenance.USER or source.of is None:
+        return Slot(source.name, source.value, shown_value(source.value))
+    place = source.of.call - turn.seen
+    tail = _tail(place, turn, rng=rng, told=told, left_out=left_out) if place in turn.unmentioned else ""
+    scene = Scene(turn.history, turn.seen)
+    noun = unnamed(noun_of(source.name), [tool.name for tool in turn.tools], rng=rng) or "one"
+    return Slot(
+        source.name, source.value, refer(source, scene, noun=noun, rng=rng, tail=tail), reference=True
+    )
+
+
+def _tail(place: int, turn: TurnCalls, *, rng: random.Random, told: set[int], left_out: str) -> str:
+    """What the user must say for an unmentioned call, once: " from Oslo to Rome"."""
+    if place in told:
+        return ""
+    told.add(place)
+    call = turn.calls[place]
+    given = [source for source in call.of(Provenance.USER) if source.name != left_out]
+    slots = [Slot(source.name, source.value, shown_value(source.value)) for source in given]
+    clause = adjuncts_of(turn.tool(call), slots)
+    clause.text = unnamed(clause.text, [tool.name for tool in turn.tools], rng=rng)
+    return f" {clause.filled().strip()}" if slots else ""
+
+
+def _found(executed: Executed) -> str:
+    """A short piece of what was answered: the first line or the first values."""
+    value = decoded(executed.result.text)
+    if isinstance(value, dict | list):
+        text = canonical.dumps(value)
+        flat = [f"{words_of(key)} {shown_value(item)}" for key, item in _pairs(value)]
+        text = ", ".join(flat) if flat else text
+    else:
+        text = str(value).strip().splitlines()[0] if str(value).strip() else ""
+    return text if len(text) <= _SHOWN else text[:_SHOWN].rsplit(" ", 1)[0] + " ..."
+
+
+def words_of(name: str) -> str:
+    """An identifier as words."""
+    return " ".join(words(name))
+
+
+def _pairs(value: object) -> list[tuple[str, object]]:
+    inner = value[0] if isinstance(value, list) and len(value) == 1 else value
+    if not isinstance(inner, dict):
+        return []
+    return [(key, item) for key, item in inner.items() if not isinstance(item, dict)][:3]
+
+
+def _is_silent(call: GroundedCall) -> bool:
+    return not re.search(r"\w", call.executed.result.text) or call.executed.result.text in ("None", "null")

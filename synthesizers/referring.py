@@ -1,0 +1,163 @@
+"""How a user points at what an earlier call answered without saying it: "the $360 flight", "that booking".
+
+A reference must pick one value out of the rows that hold values written alike. What the user has seen may be
+told apart by what stands beside it (a price, a time, a named field); what the turn's own calls will answer
+only by a criterion the user can have in mind before (cheapest, earliest, first on the list), or as the only
+one. Not covered: whether an agent finds it natural.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from synthesizers.execution import Executed
+from synthesizers.grounding import ArgumentSource
+from synthesizers.reading import Row, rows_of, shape, words
+from synthesizers.wording import mentions
+
+_MONEY = re.compile(r"[$€£]\s?(\d[\d,]*(?:\.\d+)?)")
+_TIME = re.compile(r"(?<![\d:])(\d{1,2}:\d\d)(?![\d:])")
+_NAME = re.compile(r"[A-Z][a-z]{2,}")
+_ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
+_IDS = {"id", "key", "uuid", "code", "ref", "reference"}
+_LONGEST = 30
+"""Characters of a neighbouring value that a person would repeat."""
+
+
+class Scene(NamedTuple):
+    """What has been called when a request is written. Calls from index `seen` on are the request's own."""
+
+    history: Sequence[Executed]
+    seen: int
+
+
+def refer(source: ArgumentSource, scene: Scene, *, noun: str, rng: random.Random, tail: str = "") -> str:
+    """A noun phrase for an argument whose provenance is output.
+
+    `tail` says more about a look-up that is not mentioned itself: " from Oslo to Rome".
+    """
+    assert source.of is not None
+    if isinstance(source.value, list | dict):
+        return f"those {_plural(noun)}{tail}"
+    call = source.of.call
+    rows = _rivals(scene.history[call], source.value)
+    here = next((place for place, row in enumerate(rows) if _holds(row, source.value)), None)
+    if here is None or len(rows) == 1:
+        return _only_one(source, scene, noun=noun, rng=rng, tail=tail)
+    seen = call < scene.seen
+    told = list(_told_apart(rows, here, noun=noun, seen=seen))
+    when = _when(source, scene) if seen and not tail else ""
+    chosen = rng.choice(told[:2]) if told else _in_order(here, len(rows), noun)
+    return f"{chosen}{tail}{when}"
+
+
+def _rivals(done: Executed, value: Any) -> list[Row]:
+    """The rows of a result that hold a value written like this one."""
+    wanted = shape(value)
+    rows = rows_of(done.result.text)
+    return [
+        row
+        for row in rows
+        if any(shape(field.value) == wanted or field.value == value for field in row.fields)
+    ]
+
+
+def _holds(row: Row, value: Any) -> bool:
+    return any(str(field.value) == str(value) for field in row.fields)
+
+
+def _only_one(source: ArgumentSource, scene: Scene, *, noun: str, rng: random.Random, tail: str) -> str:
+    """The only value of its kind in that result; other results may hold more of the kind."""
+    assert source.of is not None
+    call = source.of.call
+    if tail:
+        return f"the {noun}{tail}"
+    if call >= scene.seen:
+        return rng.choice((f"that {noun}", f"the {noun} you get"))
+    others = [
+        index
+        for index, done in enumerate(scene.history[: scene.seen])
+        if index != call and _rivals(done, source.value) and not mentions(done.result.text, source.value)
+    ]
+    if not others:
+        return rng.choice((f"that {noun}", f"the {noun} you just gave me", f"the {noun} from before"))
+    if call > max(others):
+        return f"the latest {noun}"
+    return f"the {noun} from before{_about(scene.history[call])}"
+
+
+def _when(source: ArgumentSource, scene: Scene) -> str:
+    """ " you found for Rome" where a later list could be meant as well, else ""."""
+    assert source.of is not None
+    later = scene.history[source.of.call + 1 : scene.seen]
+    if not any(len(_rivals(done, source.value)) > 1 for done in later):
+        return ""
+    return _about(scene.history[source.of.call]) or " from the earlier list"
+
+
+def _about(done: Executed) -> str:
+    """What a call was about, by its short arguments."""
+    values = [value for value in done.arguments().values() if isinstance(value, str | int)]
+    short = [str(value) for value in values if not isinstance(value, bool) and len(str(value)) <= _LONGEST]
+    return f" you found for {' and '.join(short)}" if short else ""
+
+
+def _told_apart(rows: Sequence[Row], here: int, *, noun: str, seen: bool) -> Iterator[str]:
+    """Ways to pick row `here`, the most natural first."""
+    texts = [" ".join(str(field.value) for field in row.fields) for row in rows]
+    for pattern, least, most in (
+        (_MONEY, "cheapest", "most expensive"),
+        (_TIME, "earliest", "latest"),
+    ):
+        column = [pattern.findall(text) for text in texts]
+        if not all(len(found) == 1 for found in column):
+            continue
+        numbers = [float(found[0].replace(",", "").replace(":", "")) for found in column]
+        if extreme := _extreme(numbers, here, least, most):
+            yield f"the {extreme} {noun}"
+        if seen and numbers.count(numbers[here]) == 1:
+            mark = pattern.search(texts[here])
+            yield f"the {mark[0] if mark else ''} {noun}"
+    yield from _by_field(rows, here, noun=noun, seen=seen)
+    names = [set(_NAME.findall(text)) for text in texts]
+    others = set().union(*names[:here], *names[here + 1 :])
+    if seen and not rows[here].fields[0].name:
+        yield from (f"the {name} {noun}" for name in sorted(names[here] - others))
+
+
+def _by_field(rows: Sequence[Row], here: int, *, noun: str, seen: bool) -> Iterator[str]:
+    """By a named field beside the value: the highest, or what only this row has there."""
+    for field in rows[here].fields:
+        if not field.name or set(words(field.name)) & _IDS or isinstance(field.value, bool):
+            continue
+        column = [next((f.value for f in row.fields if f.name == field.name), None) for row in rows]
+        label = " ".join(words(field.name))
+        if all(isinstance(value, int | float) for value in column):
+            numbers = [float(value) for value in column if value is not None]
+            if extreme := _extreme(numbers, here, "lowest", "highest"):
+                yield f"the {noun} with the {extreme} {label}"
+        if seen and column.count(field.value) == 1 and 0 < len(str(field.value)) <= _LONGEST:
+            yield f"the {noun} whose {label} is {field.value}"
+
+
+def _extreme(numbers: Sequence[float], here: int, least: str, most: str) -> str:
+    if numbers.count(numbers[here]) > 1:
+        return ""
+    return least if numbers[here] == min(numbers) else most if numbers[here] == max(numbers) else ""
+
+
+def _in_order(here: int, total: int, noun: str) -> str:
+    if here == total - 1 and here:
+        return f"the last {noun} on the list"
+    if here < len(_ORDINALS):
+        return f"the {_ORDINALS[here]} {noun} on the list"
+    return f"number {here + 1} on the list of {_plural(noun)}"
+
+
+def _plural(noun: str) -> str:
+    if noun.endswith("y") and noun[-2:-1] not in "aeiou":
+        return noun[:-1] + "ies"
+    return noun + ("es" if noun.endswith(("s", "x", "ch", "sh")) else "s")
