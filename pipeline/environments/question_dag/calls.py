@@ -37,7 +37,7 @@ async def call_tool(
     data: Mapping[str, Any] | None = None,
     seconds: float = SECONDS,
 ) -> Answer:
-    """Run the call; `data` stands in for the tool's own. Raises EnvironmentFailure where the sandbox broke."""
+    """Run the call; `data` stands in for the tool's own. Raises EnvironmentFailure if the sandbox breaks."""
     rows = tool.data if data is None else data
     program = Program(
         code=HARNESS,

@@ -1,9 +1,9 @@
 """The tasks of question_dag: questions over our own tables by default, items of a file where one is named.
 
-Our own: every split has worlds of its own (`PER_WORLD` questions of a subject each), heldout_unseen also step
-kinds of its own; the six subjects take turns. A file's items (`items=path`) bring their tools, which run in the
-sandbox like any. Irrelevant tools are mixed in from three bands of similarity (`similarity`), `irrelevant` of
-each; the shown order is drawn. Not covered: making items (`synthesizers.astra`).
+Our own: every split has worlds of its own (`PER_WORLD` questions of a subject each), heldout_unseen also
+step kinds of its own; the six subjects take turns. A file's items (`items=path`) bring their tools, which run
+in the sandbox like any. Irrelevant tools are mixed in from three bands of similarity (`similarity`),
+`irrelevant` of each; the shown order is drawn. Not covered: making items (`synthesizers.astra`).
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ def make_task(
     tags: tuple[str, ...] = (),
     synthesizer: str = "",
 ) -> Task:
-    """The task of a question. The private part is one text, because names in it stand in the question, too."""
+    """The task of a question. The private part is one text: names in it stand in the question, too."""
     order = dag.order()
     steps = [
         {

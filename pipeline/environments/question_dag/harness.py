@@ -1,9 +1,9 @@
 """Calls one generated tool inside the sandbox and writes what it returned, as one line of JSON.
 
 This file's text is the sandboxed program; it imports nothing but the standard library. The tool's code lies
-beside it, its data in a JSON file and the call on standard input; answers wanted never enter the sandbox. What
-the code prints goes nowhere. Sets are sorted, so that an answer is the same in every process. Not covered:
-state from one call to the next (there is none).
+beside it, its data in a JSON file and the call on standard input; answers wanted never enter the sandbox.
+What the code prints goes nowhere. Sets are sorted, so that an answer is the same in every process. Not
+covered: state from one call to the next (there is none).
 """
 
 from __future__ import annotations

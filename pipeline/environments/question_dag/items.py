@@ -3,7 +3,8 @@
 Items come from files and tasks that somebody else may have written, so everything is checked when it is read:
 types, sizes, names, schemas, the graph's rules, calls against schemas. Code and data are never looked into
 here: they run in the sandbox. A line of a file of items is the JSON of one Item. Not covered: whether the
-code gives the answers (`synthesizers.astra` made sure when it wrote the item; `trajsmith env check` does again).
+code gives the answers (`synthesizers.astra` made sure when it wrote the item, `trajsmith env check` does
+again).
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ class MadeTool(Strict):
     parameters: dict[str, Any]
     """JSON Schema of an object."""
     code: str = Field(min_length=1, max_length=MAX_CODE)
-    data: dict[str, Any] = {}
+    data: dict[str, Any] = Field(default_factory=dict)
     domain: str = Field(default="", max_length=100)
     """Distractors never come from the same."""
     exact: bool = False
-    """Whether only a call with the very arguments solves a sub-question; else one whose result says the answer."""
+    """Whether only a call with the very arguments solves a sub-question; else one that says the answer."""
     symmetric: bool = False
     """Whether the order of its arguments' values does not matter."""
 

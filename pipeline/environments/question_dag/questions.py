@@ -1,6 +1,6 @@
-"""Questions over the invented tables: relations put together by a grammar, answered, and cut into sub-questions.
+"""Questions over the invented tables: relations put together by a grammar, answered, cut into sub-questions.
 
-An expression is a tree of relations over names, words and numbers; equal parts of a tree are one sub-question,
+An expression is a tree of relations over names, words and numbers; equal parts of it are one sub-question,
 which makes it a graph. A drawn expression counts where every part has one answer, lists are short, and the
 number of sub-questions is the one asked for. Not covered: other subjects (a chat decomposes those).
 """
@@ -28,7 +28,7 @@ _LEADS = ("What is {}?", "Find {}.", "I need {}.")
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A relation applied to arguments, each a constant or an expression. CHOOSE names its things by `label`."""
+    """A relation applied to arguments, each a constant or an expression."""
 
     relation: Relation
     arguments: tuple[Any, ...]
@@ -110,18 +110,19 @@ class _Grammar:
 
     def final(self, hops: int) -> Expression | None:
         """A whole question: about a number, a thing, a word, or a choice between two."""
-        kind, rng = rng_kind(self.rng, self.kinds), self.rng
-        match rng.choice(("number", "number", "thing", "word", "choose")):
+        kind = self._kind()
+        match self.rng.choice(("number", "number", "thing", "word", "choose")):
             case "number":
                 return self.number(hops)
             case "thing":
-                return self.thing(kind, hops)
+                thing = self.thing(kind, hops)
+                return thing if isinstance(thing, Expression) else None
             case "word":
                 return self._apply(Relation(Op.LOOKUP, kind.name, kind.word), self.thing(kind, hops - 1))
             case _:
                 return self._choice(kind, hops)
 
-    def thing(self, kind: Kind, size: int) -> Expression | str | None:  # type: ignore[return]
+    def thing(self, kind: Kind, size: int) -> Expression | str | None:
         """A thing of a kind; of size 0 its name."""
         if size <= 0:
             return self.rng.choice(list(self.tables[kind.name])) if size == 0 else None
@@ -161,7 +162,7 @@ class _Grammar:
 
     def number(self, size: int) -> Expression | None:
         """A number."""
-        kind = rng_kind(self.rng, self.kinds)
+        kind = self._kind()
         label = self.rng.choice(list(kind.numbers))
         options = ["lookup"] * 2 + ["count"] * bool(kind.parent) + ["total"] * (size > 1)
         options += ["arithmetic"] * (size > 2)
@@ -179,7 +180,7 @@ class _Grammar:
         ops = ARITHMETIC if self.unseen else (Op.ADD, Op.DIFFERENCE)
         relation = Relation(self.rng.choice(ops))
         if self.rng.random() < 0.4:  # two numbers of one thing: its way is shared
-            kind = rng_kind(self.rng, self.kinds)
+            kind = self._kind()
             thing = self.thing(kind, size - 3)
             pair = [self._apply(Relation(Op.LOOKUP, kind.name, label), thing) for label in kind.numbers]
             return self._apply(relation, *pair)
@@ -206,17 +207,15 @@ class _Grammar:
             pair = [Expression(relation, (name,)) for name in (first, second)]
         return Expression(chosen, tuple(pair), (first, second))
 
+    def _kind(self) -> Kind:
+        return self.rng.choice(self.kinds)
+
     def _split(self, size: int) -> tuple[int, int]:
         first = self.rng.randint(0, max(size, 0))
         return first, size - first
 
     def _apply(self, relation: Relation, *arguments: Any) -> Expression | None:
         return None if any(item is None for item in arguments) else Expression(relation, arguments)
-
-
-def rng_kind(rng: random.Random, kinds: tuple[Kind, ...]) -> Kind:
-    """Any kind of a subject."""
-    return rng.choice(kinds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +228,7 @@ class _Step:
 
 
 class _Plan:
-    """Answers an expression bottom-up, equal parts once. Raises LookupError where a part has no good answer."""
+    """Answers an expression bottom-up, equal parts once. Raises LookupError where there is no good answer."""
 
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
@@ -307,7 +306,8 @@ def _question(expression: Expression, lead: str) -> str:
     first, second = (f"the {kind.name} {name}" for name in expression.choices)
     numbers = [item for item in expression.arguments if isinstance(item, str)]
     if numbers:  # a sub-question, which names the answers it builds on
-        return f"Which is it, {first} ({label} {numbers[0]}) or {second} ({label} {numbers[1]}), by more {label}?"
+        one, other = numbers
+        return f"Which has more {label}, {first} with {one} or {second} with {other}?"
     parent = expression.arguments[0].relation.kind
     of = f"{label}" if parent == kind.name else f"{parent} with more {label}"
     return f"Which has {'more ' if parent == kind.name else 'the '}{of}, {first} or {second}?"

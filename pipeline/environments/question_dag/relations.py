@@ -71,12 +71,13 @@ class Relation:
     @property
     def parameters(self) -> dict[str, dict[str, Any]]:
         """JSON Schema of each parameter."""
-        text, number = {"type": "string"}, {"type": "integer"}
+        text: dict[str, Any] = {"type": "string"}
+        number: dict[str, Any] = {"type": "integer"}
         if self.op in ARITHMETIC:
             return {"a": number, "b": number}
         kind = KINDS[self.kind]
-        listed = {kind.plural: {"type": "array", "items": text}}
-        return {
+        listed: dict[str, dict[str, Any]] = {kind.plural: {"type": "array", "items": text}}
+        by_op: dict[Op, dict[str, dict[str, Any]]] = {
             Op.LOOKUP: {kind.name: text},
             Op.PARENT: {kind.name: text},
             Op.FILTER: {kind.parent: text},
@@ -87,7 +88,8 @@ class Relation:
             Op.COMPARE: {"first": text, "second": text},
             Op.ABOVE: {"above": number},
             Op.RANK: {"rank": {"type": "integer", "minimum": 1}},
-        }[self.op]
+        }
+        return by_op[self.op]
 
     @property
     def shown(self) -> tuple[str, str]:
@@ -118,7 +120,8 @@ class Relation:
         """The truth. Raises LookupError for what is not there and for ties: there is no answer then."""
         if self.op in ARITHMETIC:
             a, b = arguments["a"], arguments["b"]
-            return {Op.ADD: a + b, Op.DIFFERENCE: max(a, b) - min(a, b), Op.MULTIPLY: a * b}[self.op]  # type: ignore[no-any-return]
+            by_op = {Op.ADD: a + b, Op.DIFFERENCE: max(a, b) - min(a, b), Op.MULTIPLY: a * b}
+            return int(by_op[self.op])
         rows, (given, *more) = tables[self.kind], arguments.values()
         if self.op in (Op.LOOKUP, Op.PARENT):
             found: Value = rows[given][self.label if self.op is Op.LOOKUP else KINDS[self.kind].parent]
@@ -129,7 +132,7 @@ class Relation:
                 raise LookupError(f"nothing fits {given!r}")
             return len(names) if self.op is Op.COUNT else names
         if self.op is Op.TOTAL:
-            return sum(rows[name][self.label] for name in dict.fromkeys(given))
+            return sum(int(rows[name][self.label]) for name in dict.fromkeys(given))
         names = list(rows) if self.op is Op.RANK else [given, *more] if self.op is Op.COMPARE else given
         return self._ranked(rows, names, given if self.op is Op.RANK else 1)
 

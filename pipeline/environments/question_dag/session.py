@@ -1,12 +1,12 @@
 """One episode of question_dag: generated tools run in the sandbox, and the verdict over sub-questions.
 
-A call's arguments are checked against the schema, then the tool's code runs as a program of its own; nothing is
-remembered from one call to the next but that it was made. The final answer is typed: `ANSWER ...` in the last
-turn. Success: the answer is right and every sub-question that needs a tool was solved, so neither guessing nor
-calling everything is enough. A sub-question is solved by an answered call of its tool: with the very arguments
-for tools over our own tables (`exact`), with a result that says the sub-answer for tools made by a chat, which
-were perturbed so that others do not say it. Components beside it: `solved`, `required`, `calls`, `recall`,
-`precision`, `f1` (ASTRA, arXiv 2601.21558; the reward `call_f1` reads `solved` and `required`).
+A call's arguments are checked against the schema, then the tool's code runs as a program of its own; nothing
+is remembered from one call to the next but that it was made. The final answer is typed: `ANSWER ...` in the
+last turn. Success: the answer is right and every sub-question that needs a tool was solved, so neither
+guessing nor calling everything is enough. A sub-question is solved by an answered call of its tool: with the
+very arguments for tools over our own tables (`exact`), with a result that says the sub-answer for tools made
+by a chat, which were perturbed so that other arguments do not say it. Beside it: `solved`, `required`,
+`calls`, `recall`, `precision`, `f1` (ASTRA, arXiv 2601.21558; the reward `call_f1` reads the first two).
 
 State of a task: {"world": word} for our own tables, or {"tools": [...]} with code and data; the agent sees
 neither, only what the tools answer. Private: {"item": JSON text with answer, sub-questions and calls}. Not
@@ -154,7 +154,7 @@ def says(text: str, answer: str) -> bool:
 
 
 def _spelled(arguments: Mapping[str, Any], tool: MadeTool) -> str:
-    """Arguments as compared: names of things without case, lists without order, values alone where symmetric."""
+    """Arguments as compared: lists without order; values alone, without names or order, where symmetric."""
     values = {name: _plain(value) for name, value in arguments.items()}
     if tool.symmetric:
         return canonical.dumps(sorted(values.values()))

@@ -55,11 +55,11 @@ def _features(text: str) -> Counter[str]:
 
 
 def cosines(texts: Sequence[str], embedder: Embedder | None = None) -> Vectors:
-    """Cosine of every pair: [texts, texts]. Raises ConfigError for an embedder that answers something else."""
+    """Cosine of every pair: [texts, texts]. Raises ConfigError where the embedder answers something else."""
     vectors = np.asarray((embedder or lexical)(texts), dtype=float)
     if vectors.ndim != 2 or len(vectors) != len(texts) or not np.isfinite(vectors).all():
         raise ConfigError(
-            f"an embedder gave shape {vectors.shape} for {len(texts)} texts; needed: one row of finite numbers each"
+            f"an embedder gave shape {vectors.shape} for {len(texts)} texts; needed: a finite row for each"
         )
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     unit = vectors / np.where(lengths > 0, lengths, 1.0)
@@ -89,11 +89,11 @@ class Distractors:
         chosen: dict[str, MadeTool] = {}
         for band in range(len(BANDS)):
             places = sorted({place for tool in tools for place in self.bands(tool.name)[band]})
+            taken = names | chosen.keys()
             fitting = [
-                self.pool[place]
-                for place in places
-                if self.pool[place].domain not in domains
-                and self.pool[place].name not in names | chosen.keys()
+                tool
+                for tool in map(self.pool.__getitem__, places)
+                if tool.domain not in domains and tool.name not in taken
             ]
             chosen |= {tool.name: tool for tool in rng.sample(fitting, min(per_band, len(fitting)))}
         return list(chosen.values())

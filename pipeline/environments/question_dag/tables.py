@@ -39,7 +39,7 @@ class Kind:
     """How things are said to belong: `ships based at` a port."""
 
 
-def _kind(name: str, plural: str, first: str, second: str, word: str, parent: str = "", of: str = "") -> Kind:
+def _k(name: str, plural: str, first: str, second: str, word: str, parent: str = "", of: str = "") -> Kind:
     """`first` and `second` are written "crew 10 90", `word` "rig sloop ketch"."""
     numbers = {}
     for text in (first, second):
@@ -51,34 +51,34 @@ def _kind(name: str, plural: str, first: str, second: str, word: str, parent: st
 
 SUBJECTS: dict[str, tuple[Kind, ...]] = {
     "harbour": (
-        _kind("port", "ports", "berths 4 60", "depth 6 40", "coast north south east west"),
-        _kind("ship", "ships", "crew 8 95", "length 20 190", "rig sloop ketch brig barque", "port", "based at"),
-        _kind("voyage", "voyages", "days 3 80", "cargo 12 600", "season spring summer autumn", "ship", "made by"),
+        _k("port", "ports", "berths 4 60", "depth 6 40", "coast north south east west"),
+        _k("ship", "ships", "crew 8 95", "length 20 190", "rig sloop ketch brig barque", "port", "based at"),
+        _k("voyage", "voyages", "days 3 80", "cargo 12 600", "season spring summer", "ship", "made by"),
     ),
     "mining": (
-        _kind("mineral", "minerals", "hardness 1 99", "price 20 900", "colour red green grey violet"),
-        _kind("mine", "mines", "shafts 2 40", "output 30 950", "terrain hill marsh ridge", "mineral", "for"),
-        _kind("load", "loads", "weight 5 300", "toll 2 75", "cover canvas tin none", "mine", "from"),
+        _k("mineral", "minerals", "hardness 1 99", "price 20 900", "colour red green grey violet"),
+        _k("mine", "mines", "shafts 2 40", "output 30 950", "terrain hill marsh ridge", "mineral", "for"),
+        _k("load", "loads", "weight 5 300", "toll 2 75", "cover canvas tin none", "mine", "from"),
     ),
     "workshop": (
-        _kind("alloy", "alloys", "density 20 99", "cost 15 700", "finish dull bright brushed"),
-        _kind("machine", "machines", "power 5 400", "mass 40 980", "drive belt chain gear", "alloy", "made of"),
-        _kind("part", "parts", "teeth 6 90", "width 2 70", "shape round oval square", "machine", "of"),
+        _k("alloy", "alloys", "density 20 99", "cost 15 700", "finish dull bright brushed"),
+        _k("machine", "machines", "power 5 400", "mass 40 980", "drive belt chain gear", "alloy", "made of"),
+        _k("part", "parts", "teeth 6 90", "width 2 70", "shape round oval square", "machine", "of"),
     ),
     "sky": (
-        _kind("star", "stars", "brightness 1 99", "distance 4 800", "tint blue white amber"),
-        _kind("planet", "planets", "moons 1 40", "orbit 30 900", "ground ice rock sand gas", "star", "around"),
-        _kind("crater", "craters", "span 3 250", "age 10 990", "rim sharp worn broken", "planet", "on"),
+        _k("star", "stars", "brightness 1 99", "distance 4 800", "tint blue white amber"),
+        _k("planet", "planets", "moons 1 40", "orbit 30 900", "ground ice rock sand", "star", "around"),
+        _k("crater", "craters", "span 3 250", "age 10 990", "rim sharp worn broken", "planet", "on"),
     ),
     "orchard": (
-        _kind("valley", "valleys", "area 10 500", "rainfall 20 180", "soil clay chalk loam"),
-        _kind("grove", "groves", "trees 20 800", "workers 2 45", "fruit pear plum quince fig", "valley", "in"),
-        _kind("press", "presses", "barrels 4 200", "volume 10 350", "motor water steam hand", "grove", "at"),
+        _k("valley", "valleys", "area 10 500", "rainfall 20 180", "soil clay chalk loam"),
+        _k("grove", "groves", "trees 20 800", "workers 2 45", "fruit pear plum quince fig", "valley", "in"),
+        _k("press", "presses", "barrels 4 200", "volume 10 350", "motor water steam hand", "grove", "at"),
     ),
     "archive": (
-        _kind("hall", "halls", "rooms 2 40", "shelves 30 700", "style plain vaulted domed"),
-        _kind("cabinet", "cabinets", "drawers 4 60", "keys 1 12", "wood oak ash elm", "hall", "kept in"),
-        _kind("scroll", "scrolls", "lines 20 900", "seals 1 15", "ink black brown red", "cabinet", "stored in"),
+        _k("hall", "halls", "rooms 2 40", "shelves 30 700", "style plain vaulted domed"),
+        _k("cabinet", "cabinets", "drawers 4 60", "keys 1 12", "wood oak ash elm", "hall", "kept in"),
+        _k("scroll", "scrolls", "lines 20 900", "seals 1 15", "ink black brown red", "cabinet", "stored in"),
     ),
 }  # fmt: skip
 KINDS: dict[str, Kind] = {kind.name: kind for kinds in SUBJECTS.values() for kind in kinds}
