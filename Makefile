@@ -11,6 +11,7 @@ export PYTHON TORCH TORCH_INDEX VLLM_PACKAGE
 BIN := .venv/bin
 SEED ?= 0
 PYTEST_ARGS ?=
+TEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help setup serve-setup bfcl-setup tau2-setup verifiers-setup demo prove check test clean
@@ -47,8 +48,8 @@ check: setup  ## Format, lint, types, import layers, layout guards, documents
 	$(BIN)/python scripts/check_docs.py
 	$(BIN)/python -m pytest -q tests/test_layout.py
 
-test: setup serve-setup bfcl-setup tau2-setup  ## All tests, those on a real model server included
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+test: setup serve-setup bfcl-setup tau2-setup  ## All tests, those on a real model server included, in two processes
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 
 clean:  ## Remove both environments and the caches; runs/ stays
 	rm -rf .venv .venv-serve .venv-verifiers .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist build

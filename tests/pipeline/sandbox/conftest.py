@@ -56,7 +56,7 @@ def cold() -> Iterator[BubblewrapSandbox]:
         asyncio.run(sandbox.close())
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def _alone() -> None:
     """Worlds that earlier tests played in keep warm jails; what is counted here must be ours."""
     for found in gc.get_objects():
@@ -66,7 +66,7 @@ def _alone() -> None:
             asyncio.run(found.close())
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def bubblewrap(_alone: None) -> Iterator[Sandbox]:
     before = descendants()
     try:
