@@ -80,7 +80,7 @@ def _check_turns(trajectory: Trajectory, turns: list[str], secret: str) -> None:
         acted = acted or turn.role is Role.ASSISTANT
         if secret not in text:
             continue
-        if not acted or turn.role is Role.SYSTEM:
+        if not acted or (turn.role is Role.SYSTEM and number not in trajectory.summaries):
             raise _leak(trajectory, f"turn {number}, before the agent acted", secret)
         if turn.role is Role.TOOL and len(secret) >= MIN_RESULT:
             raise _leak(trajectory, f"the tool result in turn {number}", secret)

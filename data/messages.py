@@ -157,7 +157,8 @@ class Turn(Record):
     tool_calls: tuple[ToolCall, ...] = ()
     result: ToolResult | None = None
     weight: float = Field(default=1.0, ge=0.0)
-    """0 = in context but not trained, 1 = normal. Meaningful on assistant turns only."""
+    """0 = in context but not trained, 1 = normal. Meaningful on what the agent wrote: assistant turns, and
+    the system turn that holds its summary (`Trajectory.summaries`)."""
     tools_changed: tuple[ToolSpec, ...] | None = None
     """The new tool set, where it changed before this turn; None where it did not."""
     started_at: float = 0.0

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from pydantic import Field, model_validator
 
 from data import canonical
-from data.messages import NamedValue, Record, ToolSpec, Turn
+from data.messages import NamedValue, Record, Role, ToolSpec, Turn
 from data.tasks import SCHEMA_VERSION
 
 
@@ -244,6 +244,19 @@ class Trajectory(Record):
     def success(self) -> bool | None:
         """Whether the verifier's total is at least 1; None without a reward."""
         return None if self.reward is None else self.reward.total >= 1.0
+
+    @property
+    def summaries(self) -> frozenset[int]:
+        """Indices of the turns in which the agent summed up its past: later system turns it generated."""
+        roles = [turn.role for turn in self.turns]
+        acted = roles.index(Role.ASSISTANT) if Role.ASSISTANT in roles else len(roles)
+        later = {index for index in range(acted, len(roles)) if roles[index] is Role.SYSTEM}
+        if not later:
+            return frozenset()
+        spans = (span for segment in self.segments for span in segment.spans)
+        return frozenset(
+            span.turn for span in spans if span.kind is SpanKind.GENERATED and span.turn in later
+        )
 
     def content_digest(self) -> str:
         """Digest of every field but clocks, `usage.seconds` and `run_id`: what "the same result" means."""

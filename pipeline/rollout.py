@@ -22,7 +22,14 @@ from pipeline.renderers.base import Renderer
 from pipeline.rollout_author import Draw, SamplingAuthor
 from pipeline.rollout_episode import Episode, Identity
 from pipeline.rollout_pool import Emit, pooled
-from pipeline.rollout_settings import ContextPolicy, Deadlines, InlineFormat, Mode, RolloutSettings
+from pipeline.rollout_settings import (
+    ContextPolicy,
+    Deadlines,
+    InlineFormat,
+    Mode,
+    RolloutSettings,
+    SummaryFormat,
+)
 from pipeline.rollout_tokens import PromptCache
 
 __all__ = [
@@ -32,6 +39,7 @@ __all__ = [
     "Job",
     "Mode",
     "RolloutSettings",
+    "SummaryFormat",
     "make_policy",
     "rollout",
     "rollouts",

@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 from data import canonical
-from data.messages import Role, ToolSpec, Turn, text_parts
+from data.messages import Role, ToolSpec, Turn, text_parts, user
 from data.trajectories import Blame, Segment, Termination
 from pipeline.engines.base import Completion, Engine, FinishReason, Sampling
 from pipeline.errors import EngineProtocolError
-from pipeline.renderers.base import Renderer
+from pipeline.renderers.base import Rendered, Renderer
+from pipeline.rollout_context import Folding, drop_results, renumbered
 from pipeline.rollout_settings import ContextPolicy, Mode, RolloutSettings
 from pipeline.rollout_tokens import (
     CallProtocol,
@@ -25,9 +26,6 @@ from pipeline.rollout_tokens import (
     PromptCache,
     SegmentBuilder,
 )
-
-DROPPED = "[result dropped]"
-"""What stands in place of a tool result that drop_old_results removed."""
 
 
 class EpisodeEnd(Exception):
@@ -39,7 +37,7 @@ class EpisodeEnd(Exception):
 
 
 class Written(NamedTuple):
-    """An assistant turn, and the ending it brought about, if any."""
+    """An assistant turn or a summary (a system turn), and the ending it brought about, if any."""
 
     turn: Turn
     end: EpisodeEnd | None = None
@@ -55,7 +53,7 @@ class Author(Protocol):
         ...
 
     async def write(self, turns: Sequence[Turn]) -> Written | None:
-        """The next assistant turn; None where the author is done."""
+        """The next assistant turn, or a summary that stands before it; None where the author is done."""
         ...
 
     def read(self, turns: Sequence[Turn], *, new: int) -> None:
@@ -78,6 +76,13 @@ class Draw:
     def turn_seed(self, turn: int) -> int:
         """31-bit seed of one engine call; the same whatever else runs at the time."""
         return int(canonical.digest(self.task_id, self.seed, self.rollout_index, turn, length=8), 16) >> 1
+
+
+class Due(NamedTuple):
+    """A summary to be written next: the first turn it leaves as it is, and the tools shown after it."""
+
+    kept: int
+    tools: tuple[ToolSpec, ...]
 
 
 class SamplingAuthor:
@@ -111,47 +116,53 @@ class SamplingAuthor:
         self._closed: list[SegmentBuilder] = []
         self._sampled: Sequence[int] = ()
         self._dropped = 0
+        self._folding = Folding(0, 0)
+        self._due: Due | None = None
+        self._reserve = 0
 
     def begin(self, turns: Sequence[Turn], tools: tuple[ToolSpec, ...]) -> None:
         """Render everything anew: the first prompt, or a prompt that no longer extends what was shown."""
         shown = self.protocol.shown(tools)
-        before = 0
         if self._builder is None:
-            rendered = self.prompts.render(self.draw.task_id, turns, shown)
-        else:
-            rendered = self.renderer.render(drop_results(turns, self._dropped), shown)
-            before = len(self._builder)
-            self._closed.append(self._builder)
-        self._builder = builder = SegmentBuilder(rendered, shown)
+            self._folding = Folding(len(turns), len(turns))
+            if self.settings.context_policy is ContextPolicy.SUMMARISE:
+                self._reserve = self.settings.summary.max_tokens + len(self._request((), 0).token_ids)
+            self._builder = SegmentBuilder(self.prompts.render(self.draw.task_id, turns, shown), shown)
+            self._spend(len(self._builder), size=len(self._builder))
+            return
+        builder, before = SegmentBuilder(self._view(turns, shown), shown), len(self._builder)
+        if self._is_full(len(builder)) and self._fold_before(last_said(turns), shown):
+            self._spend(max(0, len(builder) - before), size=0)
+            return
+        self._closed.append(self._builder)
+        self._builder = builder
         self._spend(max(0, len(builder) - before), size=len(builder))
 
     async def write(self, turns: Sequence[Turn]) -> Written:
         """Sample one turn. Raises EngineProtocolError where the engine's answer cannot be trusted."""
+        if self._due is not None:
+            return await self._summarise(turns, self._due)
         builder = self._shown()
         room = min(self.tokens_left, self.settings.max_context_tokens - len(builder))
-        seed = self.draw.turn_seed(self.engine_calls)
-        request = replace(self.sampling, max_tokens=min(self.sampling.max_tokens, room), seed=seed)
-        self.engine_calls += 1
-        completions = await self.engine.generate(
-            list(builder.token_ids), request, n=1, affinity=self.affinity
-        )
-        completion = trusted(completions, limit=request.max_tokens)[0]
+        completion = await self._sample(builder.token_ids, min(self.sampling.max_tokens, room))
         builder.generated(completion, turn=len(turns))
-        self.tokens_left -= len(completion.token_ids)
         self._sampled = completion.token_ids
         prefix = f"call_{self.engine_calls - 1}"
         turn = self.protocol.parse(completion.token_ids, tools=builder.tools, call_prefix=prefix)
         return Written(turn, self._cut_off(completion, turn, room=room))
 
     def read(self, turns: Sequence[Turn], *, new: int) -> None:
-        """Extend the segment by the tokens of new turns, or start one with older results dropped."""
+        """Extend the segment by the tokens of new turns, or end it as the context policy says."""
         builder, first = self._shown(), len(turns) - new
         extension = self.protocol.extend(self._sampled, turns[first:], first_turn=first)
         size = len(builder) + len(extension.token_ids)
-        full = size + self.sampling.max_tokens > self.settings.max_context_tokens
-        if full and self._may_drop(turns):
-            self.begin(turns, builder.tools)
-            return
+        if self._is_full(size):
+            if self._may_drop(turns):
+                self.begin(turns, builder.tools)
+                return
+            if self._fold_before(first - 1, builder.tools):
+                self._spend(len(extension.token_ids), size=0)
+                return
         self._spend(len(extension.token_ids), size=size)
         builder.observed(extension)
 
@@ -159,6 +170,77 @@ class SamplingAuthor:
         """Every segment that holds sampled tokens; a lone prompt where nothing was ever sampled."""
         builders = [*self._closed, *([self._builder] if self._builder else [])]
         return tuple(builder.build() for builder in builders if builder.logprobs or len(builders) == 1)
+
+    async def _sample(self, prompt: Sequence[int], limit: int) -> Completion:
+        """One completion of at most `limit` tokens, charged."""
+        seed = self.draw.turn_seed(self.engine_calls)
+        request = replace(self.sampling, max_tokens=limit, seed=seed)
+        self.engine_calls += 1
+        completions = await self.engine.generate(list(prompt), request, n=1, affinity=self.affinity)
+        completion = trusted(completions, limit=limit)[0]
+        self.tokens_left -= len(completion.token_ids)
+        return completion
+
+    async def _summarise(self, turns: Sequence[Turn], due: Due) -> Written:
+        """End the segment with a summary of it and start the one that shows the summary.
+
+        The request and the summary extend what was shown, so the summary is sampled where the policy still
+        sees everything but the exchange that no longer fits, and that exchange stands in the new segment.
+        """
+        builder, form, index = self._shown(), self.settings.summary, len(turns)
+        request = self._request(self._sampled, index)
+        size = len(builder) + len(request.token_ids)
+        self._spend(len(request.token_ids), size=size)
+        limit = min(form.max_tokens, self.tokens_left, self.settings.max_context_tokens - size)
+        completion = await self._sample([*builder.token_ids, *request.token_ids], limit)
+        builder.observed(request)
+        builder.generated(completion, turn=index)
+        self._sampled = completion.token_ids
+        turn = self._summary_turn(completion)
+        self._due, self._folding = None, replace(self._folding, kept=due.kept, summary=index)
+        if completion.finish_reason is FinishReason.LENGTH:
+            used_up = self.tokens_left <= 0
+            ending = Termination.TOKEN_BUDGET if used_up else Termination.CONTEXT_OVERFLOW
+            return Written(turn, EpisodeEnd(ending, Blame.AGENT, f"no end of the summary in {limit} tokens"))
+        if not turn.parts:
+            return Written(
+                turn, EpisodeEnd(Termination.CONTEXT_OVERFLOW, Blame.AGENT, "the summary is empty")
+            )
+        self._closed.append(builder)
+        self._builder = SegmentBuilder(self._view([*turns, turn], due.tools), due.tools)
+        try:
+            self._spend(0, size=len(self._builder))
+        except EpisodeEnd as end:
+            return Written(turn, end)
+        return Written(turn)
+
+    def _summary_turn(self, completion: Completion) -> Turn:
+        """The summary as the record keeps it: a system turn, with the weight its tokens are trained by."""
+        ids = completion.token_ids
+        text = self.renderer.decode(ids[:-1] if ids[-1] in self.renderer.stop_token_ids else ids).strip()
+        weight = float(self.settings.summary.trained)
+        return Turn(role=Role.SYSTEM, parts=text_parts(text), weight=weight)
+
+    def _request(self, sampled: Sequence[int], turn: int) -> Rendered:
+        return self.protocol.extend(sampled, [user(self.settings.summary.request)], first_turn=turn)
+
+    def _view(self, turns: Sequence[Turn], tools: Sequence[ToolSpec]) -> Rendered:
+        """What the context policy shows of `turns`, rendered as a prompt."""
+        if self.settings.context_policy is not ContextPolicy.SUMMARISE:
+            return self.renderer.render(drop_results(turns, self._dropped), tools)
+        shown, indices = self._folding.shown(turns, self.settings.summary.frame)
+        return renumbered(self.renderer.render(shown, tools), indices, len(turns))
+
+    def _is_full(self, size: int) -> bool:
+        """Whether a turn, and a summary where one may follow, no longer fit behind `size` tokens."""
+        return size + self.sampling.max_tokens + self._reserve > self.settings.max_context_tokens
+
+    def _fold_before(self, kept: int, tools: tuple[ToolSpec, ...]) -> bool:
+        """Whether a summary can take the place of turns before `kept`; it is then what is written next."""
+        if self.settings.context_policy is not ContextPolicy.SUMMARISE or kept <= self._folding.kept:
+            return False
+        self._due = Due(kept, tools)
+        return True
 
     def _shown(self) -> SegmentBuilder:
         assert self._builder is not None, "begin comes first"
@@ -199,15 +281,9 @@ class SamplingAuthor:
         return EpisodeEnd(Termination.CONTEXT_OVERFLOW, Blame.AGENT, error)
 
 
-def drop_results(turns: Sequence[Turn], count: int) -> Sequence[Turn]:
-    """`turns` with the first `count` tool results replaced by DROPPED."""
-    shown, left = list(turns), count
-    for index, turn in enumerate(turns):
-        if left and turn.result is not None:
-            result = turn.result.model_copy(update={"parts": text_parts(DROPPED)})
-            shown[index] = turn.model_copy(update={"result": result})
-            left -= 1
-    return shown
+def last_said(turns: Sequence[Turn]) -> int:
+    """Index of the last assistant turn, -1 without one."""
+    return max((index for index, turn in enumerate(turns) if turn.role is Role.ASSISTANT), default=-1)
 
 
 def trusted(completions: Sequence[Completion], *, limit: int, count: int = 1) -> list[Completion]:

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from data.messages import ToolCall, ToolResult, ToolSpec, ToolStatus, Turn, text_parts, tool
+from data.messages import Role, ToolCall, ToolResult, ToolSpec, ToolStatus, Turn, text_parts, tool
 from data.tasks import Task
 from data.trajectories import Blame, EnvironmentRef, Policy, Reward, Termination, Trajectory, Usage
 from pipeline.checks.calls import check_call
@@ -130,6 +130,11 @@ class Episode:
         written = await self._held(Blame.AGENT, self.author.write(self.turns), self.settings.deadlines.engine)
         if written is None:
             raise EpisodeEnd(Termination.FINISHED)
+        if written.turn.role is Role.SYSTEM:
+            self._append(written.turn, started, clock)
+            if written.end is not None:
+                raise written.end
+            return self._generate
         calls = tuple(check_call(call, self.tools) for call in written.turn.tool_calls)
         self._append(written.turn, started, clock, tool_calls=calls, tools_changed=self._changed)
         self._changed = None

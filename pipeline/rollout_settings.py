@@ -30,6 +30,32 @@ class ContextPolicy(StrEnum):
     """The episode ends with context_overflow."""
     DROP_OLD_RESULTS = "drop_old_results"
     """Older tool results are replaced by a placeholder; a new segment starts."""
+    SUMMARISE = "summarise"
+    """The policy ends the segment with a summary of it; a new one shows the request, the summary and the
+    last exchange."""
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryFormat:
+    """How the policy is asked for a summary, and how the next segment shows it."""
+
+    max_tokens: int = 256
+    """New tokens of a summary; a longer one ends the episode."""
+    trained: bool = False
+    """Whether the summary's tokens count as the policy's own (turn weight 1) or as context (0)."""
+    request: str = (
+        "The context is full and earlier messages will be removed. Do not call a tool now. Write down what "
+        "the rest of the work needs: what was done, what was found (names, ids and numbers exactly), what is "
+        "left to do."
+    )
+    frame: str = "Earlier messages were removed. Your own notes of them:\n{summary}"
+    """How it is shown; `{summary}` is replaced once."""
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1 or not self.request.strip():
+            raise ConfigError(f"a summary needs a request and at least 1 token, got {self}")
+        if "{summary}" not in self.frame:
+            raise ConfigError(f"summary frame must contain {{summary}}, got {self.frame!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +113,8 @@ class RolloutSettings:
     context_policy: ContextPolicy = ContextPolicy.NONE
     keep_results: int = 2
     """Tool results that drop_old_results leaves in place, newest first."""
+    summary: SummaryFormat = field(default_factory=SummaryFormat)
+    """Read by summarise only."""
     max_repeats: int = 3
     """Equal rounds (same calls, same answers) in a row that end the episode; 0 = never."""
     deadlines: Deadlines = field(default_factory=Deadlines)
@@ -96,6 +124,8 @@ class RolloutSettings:
             raise ConfigError(
                 f"mode {self.mode} with inline={self.inline}: an InlineFormat goes with inline mode only"
             )
+        if self.mode is Mode.INLINE and self.context_policy is ContextPolicy.SUMMARISE:
+            raise ConfigError("context_policy summarise needs mode chat: an inline turn has no end to ask at")
         for name, least in (
             ("max_parallel_calls", 1),
             ("max_context_tokens", 2),
@@ -107,7 +137,9 @@ class RolloutSettings:
 
     @property
     def digest(self) -> str:
-        """16 hex digits over everything but the deadlines."""
+        """16 hex digits over everything but the deadlines and what is not read."""
         value = asdict(self)
         del value["deadlines"]
+        if self.context_policy is not ContextPolicy.SUMMARISE:
+            del value["summary"]
         return canonical.digest("harness", value, length=16)

@@ -1,9 +1,9 @@
 """The mask audit: what will be trained, token by token, and the refusal to train on a wrong mask.
 
 It decides from the tokens themselves: a finished turn must end in a trained stop token, a trained
-span must belong to an assistant turn and hold no stop token before its end, and something must be
-trained. Not covered: whether what is trained is any good (filters), or whether the ids are what the
-model was shown (the rollout loop's business).
+span must belong to an assistant turn (or be the summary that ends its segment) and hold no stop token
+before its end, and something must be trained. Not covered: whether what is trained is any good (filters),
+or whether the ids are what the model was shown (the rollout loop's business).
 """
 
 from __future__ import annotations
@@ -131,7 +131,8 @@ def _check_generated(
     span = segment.spans[position]
     ids = segment.token_ids
     role = trajectory.turns[span.turn].role
-    if role is not Role.ASSISTANT:
+    summary = span.turn in trajectory.summaries and span is segment.spans[-1]
+    if role is not Role.ASSISTANT and not summary:
         report.problems.append(
             f"{at}: an observation token is trained, the span belongs to a {role.value} turn"
         )

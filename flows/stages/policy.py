@@ -24,7 +24,7 @@ from pipeline.errors import ConfigError
 from pipeline.http import HttpPolicy, RequestRefusedError
 from pipeline.renderers.base import Renderer
 from pipeline.renderers.load import load_renderer
-from pipeline.rollout import Deadlines, InlineFormat, Mode, RolloutSettings
+from pipeline.rollout import ContextPolicy, Deadlines, InlineFormat, Mode, RolloutSettings, SummaryFormat
 from pipeline.server import ModelServer, Progress, ServerSettings
 
 _SAY_EVERY_SECONDS = 5.0
@@ -102,6 +102,11 @@ async def open_policy(
     if section.engine == "scripted":
         if environment is None:
             raise ConfigError("policy.engine: scripted plays an environment's gold, and here there is none")
+        if section.context_policy is ContextPolicy.SUMMARISE:
+            raise ConfigError(
+                "policy.context_policy: summarise needs a model to write the summary, and policy.engine is "
+                "scripted; allowed with it: none, drop_old_results"
+            )
         renderer = load_renderer(model_dir)
         engine = ScriptedPolicy(environment, renderer, mistakes=section.mistakes)
         yield _live(section, engine, renderer, longest=section.max_context_tokens)
@@ -175,6 +180,7 @@ def _live(section: PolicySection, engine: Engine, renderer: Renderer, *, longest
             max_context_tokens=min(section.max_context_tokens, longest),
             context_policy=section.context_policy,
             keep_results=section.keep_results,
+            summary=SummaryFormat(max_tokens=section.summary_tokens, trained=section.train_summaries),
             max_parallel_calls=section.max_parallel_calls,
             deadlines=Deadlines(group=section.group_seconds),
         ),

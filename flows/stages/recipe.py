@@ -62,9 +62,14 @@ class PolicySection(Section):
     """New tokens per assistant turn."""
     max_context_tokens: int = Field(default=2048, ge=64, le=_MOST)
     context_policy: ContextPolicy = ContextPolicy.NONE
-    """When the next turn does not fit: `none` ends the episode, `drop_old_results` starts a new segment."""
+    """When the next turn does not fit: `none` ends the episode; `drop_old_results` starts a new segment with
+    older results left out; `summarise` lets the policy write a summary that a new segment shows instead."""
     keep_results: int = Field(default=2, ge=0, le=_MOST)
     """Newest tool results that `drop_old_results` leaves in place."""
+    summary_tokens: int = Field(default=256, ge=1, le=_MOST)
+    """New tokens of a summary; one that does not end within them ends the episode."""
+    train_summaries: bool = False
+    """Whether a summary's tokens are trained like the turns; not, they are context only."""
     max_parallel_calls: int = Field(default=8, ge=1, le=_MOST)
     """Calls executed per turn; each surplus call is told so."""
     group_seconds: float | None = Field(default=None, gt=0.0)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flows.stages.policy import open_policy
 from flows.stages.recipe import PolicySection
 from pipeline.environments.registry import load_environment
+from pipeline.errors import ConfigError
 from pipeline.rollout import ContextPolicy, Mode, RolloutSettings
 from tests.flows.test_bad_input import vllm_like
 from tests.serving import Received, Reply, ScriptedServer
@@ -75,6 +77,31 @@ def test_the_recipe_sets_how_a_rollout_runs(tokenizer: Path) -> None:
     found = asyncio.run(settings())
     assert (found.context_policy, found.keep_results) == (ContextPolicy.DROP_OLD_RESULTS, 1)
     assert (found.max_parallel_calls, found.deadlines.group) == (3, 40.0)
+
+
+def test_the_recipe_says_how_a_summary_is_written_and_trained(
+    tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rl.models.checkpoint_digest", lambda directory: "sft")
+
+    async def settings(**section: Any) -> RolloutSettings:
+        policy = PolicySection(
+            model=str(tokenizer),
+            context_policy="summarise",
+            summary_tokens=40,
+            train_summaries=True,
+            **section,
+        )
+        world = load_environment("counter")
+        async with open_policy(policy, model_dir=tokenizer, label="s", environment=world) as opened:
+            return opened.settings
+
+    with ScriptedServer(Served("sft", {tokenizer: "sft"})) as server:
+        found = asyncio.run(settings(url=server.url))
+    assert found.context_policy is ContextPolicy.SUMMARISE
+    assert (found.summary.max_tokens, found.summary.trained) == (40, True)
+    with pytest.raises(ConfigError, match="summarise needs a model to write the summary"):
+        asyncio.run(settings(engine="scripted"))
 
 
 @pytest.mark.parametrize(("protocol", "mode"), [("chat", Mode.CHAT), ("inline", Mode.INLINE)])
