@@ -183,7 +183,8 @@ def test_a_thousand_broken_episodes_leave_nothing_behind(tokenizer: Path) -> Non
 
     before = held()
     rows = asyncio.run(played(environment, clean, tokenizer, tasks=250, retries=0, k=4))
-    assert len(rows) == 1000 and held() == before
+    files, children = held()  # fewer, where something of an earlier test was collected meanwhile
+    assert len(rows) == 1000 and files <= before[0] and children <= before[1]
     assert clean.num_open == 0  # type: ignore[attr-defined]
 
 
