@@ -52,7 +52,12 @@ def without_hints(trajectory: Trajectory, task: Task, hints: Sequence[str], rend
         turns = [_silenced(turn, hints) for turn in turns]
         labels.append(REPEATED)
     segments = _rendered(turns, trajectory.segments[0].tools if trajectory.segments else (), renderer)
-    changed = {"task_id": task.task_id, "turns": turns, "segments": segments, "labels": labels}
+    changed = {
+        "task_id": task.task_id,
+        "turns": tuple(turns),
+        "segments": segments,
+        "labels": tuple(labels),
+    }
     return Trajectory.model_validate(trajectory.model_copy(update=changed).model_dump())
 
 

@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable,
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from data.errors import ConfigError
 from data.tasks import Task
@@ -75,7 +75,7 @@ class Planner(ABC):
     seed: int = 0
     run_id: str = ""
     max_in_flight: int = 8
-    name: str = ""
+    name: ClassVar[str]
 
     def __post_init__(self) -> None:
         for option in ("plans", "k"):
