@@ -11,15 +11,14 @@ request with a hole. Equal arguments and an equal `rng` give equal text. Not cov
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
-from data import canonical
 from data.messages import ToolSpec
 from pipeline.errors import ConfigError
 from synthesizers.clauses import Clause, Slot, adjuncts_of, clause_of, noun_of, shown_value, unnamed
 from synthesizers.execution import Executed
+from synthesizers.graph.fields import fields_of
 from synthesizers.grounding import ArgumentSource, GroundedCall, Provenance
 from synthesizers.reading import decoded, words
 from synthesizers.referring import Scene, refer
@@ -56,6 +55,7 @@ LATER_FRAMES = (
     "And {}, please.",
 )
 JOINS = (" and ", ", then ", ", and then ", ", and after that ")
+FOUND = ("Here is what I found:", "I found this:", "This is the result:")
 _DRAWS = 24
 _SHOWN = 80
 """Characters of a result that a closing repeats."""
@@ -136,18 +136,20 @@ def phrase_supply(source: ArgumentSource, turn: TurnCalls, *, rng: random.Random
     return rng.choice(plain)
 
 
-def phrase_closing(turn: TurnCalls, *, rng: random.Random) -> str:
-    """What the assistant says at the end of a turn: that it is done, and what a look-up found."""
-    asked = [call for place, call in enumerate(turn.calls) if place not in turn.unmentioned]
-    found = [_found(call.executed) for call in asked if not call.executed.changes or not _is_silent(call)]
-    told = [text for text in found if text]
-    changed = any(call.executed.changes for call in asked)
-    if told and not changed:
-        return rng.choice(("Here is what I found: {}", "I found this: {}", "This is the result: {}")).format(
-            "; ".join(told)
-        )
-    opening = rng.choice(("Done.", "That is done.", "It is done.", "All set."))
-    return f"{opening} {'; '.join(told)}" if told else opening
+def phrase_closing(turn: TurnCalls, *, rng: random.Random, must_say: Sequence[str] = ()) -> str:
+    """What the assistant says at the end of a turn: that it is done, and what look-ups found.
+
+    `must_say` are values that the text holds in any case.
+    """
+    asked = [call.executed for place, call in enumerate(turn.calls) if place not in turn.unmentioned]
+    told = [text for text in map(_found, asked) if text]
+    changed = any(executed.changes for executed in asked)
+    opening = rng.choice(
+        ("Done.", "That is done.", "It is done.", "All set.") if changed or not told else FOUND
+    )
+    text = f"{opening} {'; '.join(told)}".strip()
+    left = [value for value in must_say if not mentions(text, value)]
+    return f"{text} ({', '.join(left)})" if left else text
 
 
 def _request(turn: TurnCalls, *, rng: random.Random, left_out: str) -> str:
@@ -222,28 +224,32 @@ def _tail(place: int, turn: TurnCalls, *, rng: random.Random, told: set[int], le
 
 
 def _found(executed: Executed) -> str:
-    """A short piece of what was answered: the first line or the first values."""
+    """A short piece of what was answered: its first values, and how many rows there are beside them."""
     value = decoded(executed.result.text)
     if isinstance(value, dict | list):
-        text = canonical.dumps(value)
-        flat = [f"{words_of(key)} {shown_value(item)}" for key, item in _pairs(value)]
-        text = ", ".join(flat) if flat else text
+        text = ", ".join(f"{' '.join(words(key))} {shown_value(item)}" for key, item in _pairs(value))
     else:
-        text = str(value).strip().splitlines()[0] if str(value).strip() else ""
+        text = _first_row(executed.result.text)
     return text if len(text) <= _SHOWN else text[:_SHOWN].rsplit(" ", 1)[0] + " ..."
 
 
-def words_of(name: str) -> str:
-    """An identifier as words."""
-    return " ".join(words(name))
+def _first_row(text: str) -> str:
+    """The first line; of a table with a heading, the first row with its headings."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines or text.strip() in ("None", "null"):
+        return ""
+    fields = fields_of(text)
+    if len(lines) > 1 and fields and all(field.path.startswith("[].") for field in fields):
+        columns = len({field.path for field in fields})
+        first = ", ".join(f"{field.path[3:]} {field.value}" for field in fields[:columns])
+        rows = len(lines) - 1
+    else:
+        first, rows = lines[0], len(lines)
+    return first if rows == 1 else f"{rows} of them, first {first}"
 
 
 def _pairs(value: object) -> list[tuple[str, object]]:
-    inner = value[0] if isinstance(value, list) and len(value) == 1 else value
+    inner = value[0] if isinstance(value, list) and value else value
     if not isinstance(inner, dict):
-        return []
+        return [("", value)]
     return [(key, item) for key, item in inner.items() if not isinstance(item, dict)][:3]
-
-
-def _is_silent(call: GroundedCall) -> bool:
-    return not re.search(r"\w", call.executed.result.text) or call.executed.result.text in ("None", "null")
