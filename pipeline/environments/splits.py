@@ -1,13 +1,17 @@
 """Which split a generated task belongs to: decided by the digest of what makes it one, so none is in two.
 
-Of 20 shares dev has 3, heldout 4, train the rest. Not covered: splits of unseen templates, which are other
-templates.
+Of 20 shares dev has 3, heldout 4, train the rest. UNSEEN has other templates, which are in no other split.
+Not covered: worlds that split by something else.
 """
 
 from __future__ import annotations
 
 import hashlib
 
+UNSEEN = "heldout_unseen"
+"""The split of unseen templates."""
+NUM_TASKS = {"train": 12_000, "dev": 600, "heldout": 1_200, UNSEEN: 600}
+"""How many tasks a generated world draws, at the most."""
 _SHARES = {"dev": 3, "heldout": 4}
 _NUM_SHARES = 20
 

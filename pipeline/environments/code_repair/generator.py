@@ -30,13 +30,12 @@ from pipeline.environments.code_repair.workspace import (
 )
 from pipeline.environments.gold import Plan, PlannedGold, call
 from pipeline.environments.sandboxed import SandboxRunner
-from pipeline.environments.splits import split_of
+from pipeline.environments.splits import NUM_TASKS, split_of
+from pipeline.environments.splits import UNSEEN as UNSEEN_SPLIT
 from pipeline.environments.toolkit import ToolEnvironment, ToolSession
 from pipeline.environments.tools import ToolLimits
 from pipeline.errors import ConfigError
 
-NUM_TASKS = {"train": 12_000, "dev": 600, "heldout": 1_200, "heldout_unseen": 600}
-_UNSEEN = "heldout_unseen"
 SYSTEM = "Fix the code with the tools. Hidden tests decide. End with finish."
 _ASKED = {
     Level.FUNCTION: "{0} has a bug. Fix it.",
@@ -81,7 +80,7 @@ class CodeRepair(ToolEnvironment):
     def tasks(self, split: str) -> Iterator[Task]:
         """`NUM_TASKS[split]` tasks at most; programs take turns, then levels, then numbers of bugs."""
         self.check_split(split)
-        names = UNSEEN if split == _UNSEEN else SEEN
+        names = UNSEEN if split == UNSEEN_SPLIT else SEEN
         seen: set[str] = set()
         for index in range(NUM_TASKS[split]):
             number, program = divmod(index, len(names))
@@ -129,7 +128,7 @@ def pools(name: str, split: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
 def split_of_defect(defect: Defect) -> str | None:
     """The one split where this defect occurs."""
     if defect.program.unseen:
-        return _UNSEEN
+        return UNSEEN_SPLIT
     splits = {split_of(canonical.dumps([defect.program.name, mutation])) for mutation in defect.mutations}
     return splits.pop() if len(splits) == 1 else None
 

@@ -6,8 +6,9 @@ tools it needs and up to two others. Not covered: one tree shared by several tas
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from data import canonical
@@ -17,44 +18,28 @@ from pipeline.environments.files.templates import TEMPLATES, Template
 from pipeline.environments.files.tree import Tree
 from pipeline.environments.files.world import RENAMED, FilesSession
 from pipeline.environments.gold import Plan, PlannedGold, call
-from pipeline.environments.splits import split_of
-from pipeline.environments.toolkit import ToolEnvironment, all_tools
+from pipeline.environments.splits import UNSEEN, split_of
+from pipeline.environments.templated import TemplatedEnvironment, with_distractors
 from pipeline.errors import ConfigError
 
-NUM_TASKS = {"train": 12_000, "dev": 600, "heldout": 1_200, "heldout_unseen": 600}
-MAX_DISTRACTORS = 2
 MAX_DRAWS = 400
-_UNSEEN = "heldout_unseen"
 
 
-class Files(ToolEnvironment):
+class Files(TemplatedEnvironment[Template]):
     """`templates`: only these (names of TEMPLATES); by default all. A choice changes no task."""
 
     name = "files"
-    splits = tuple(NUM_TASKS)
     session = FilesSession
+    all_templates = TEMPLATES
+    renamed = RENAMED
 
-    def __init__(self, *, templates: Sequence[str] | None = None, **options: Any) -> None:
-        super().__init__(**options)
-        unknown = [name for name in templates or () if name not in TEMPLATES]
-        if unknown:
-            raise ConfigError(f"files has no templates {unknown}; it has {', '.join(TEMPLATES)}")
-        self.templates = tuple(templates or TEMPLATES)
-
-    def tasks(self, split: str) -> Iterator[Task]:
-        """`NUM_TASKS[split]` tasks, the templates taking turns."""
-        self.check_split(split)
-        chosen = [TEMPLATES[name] for name in self.templates if TEMPLATES[name].unseen == (split == _UNSEEN)]
-        for index in range(NUM_TASKS[split] if chosen else 0):
-            yield draw_task(chosen[index % len(chosen)], split, index // len(chosen))
+    def stream(self, template: Template, split: str) -> Iterator[Task]:
+        """One tree after the other."""
+        return (draw_task(template, split, index) for index in itertools.count())
 
     def gold(self, task: Task) -> PlannedGold:
         """The listed calls, then the answer or DONE."""
         return PlannedGold(_plan(task, self.rename(task)))
-
-    def rename(self, task: Task) -> Mapping[str, str]:
-        """The other names in `heldout_unseen`."""
-        return RENAMED if task.split == _UNSEEN else {}
 
 
 def load(**options: Any) -> Files:
@@ -67,20 +52,15 @@ def draw_task(template: Template, split: str, index: int) -> Task:
     for attempt in range(MAX_DRAWS):
         tree = Tree(random.Random(f"files/{split}/{template.name}/{index}/{attempt}"))
         request = template.draw(tree)
-        if split in (_UNSEEN, split_of(request)):
+        if split in (UNSEEN, split_of(request)):
             tree.add_noise()
             return _task(template, split, tree, request)
     raise ConfigError(f"template {template.name} has too few requests: no draw of {MAX_DRAWS} is in {split}")
 
 
 def _task(template: Template, split: str, tree: Tree, request: str) -> Task:
-    others = [name for name in all_tools(FilesSession) if name not in template.tools]
-    shown = [
-        *template.tools,
-        *tree.rng.sample(others, tree.rng.randint(0, min(MAX_DISTRACTORS, len(others)))),
-    ]
-    tree.rng.shuffle(shown)
-    rename = RENAMED if split == _UNSEEN else {}
+    shown = with_distractors(template.tools, FilesSession, tree.rng)
+    rename = RENAMED if split == UNSEEN else {}
     files = dict(tree.rng.sample(sorted(tree.files.items()), len(tree.files)))
     private = {
         "files": tree.expected,

@@ -23,12 +23,12 @@ from pipeline.environments.python_math.templates_counting import COUNTING
 from pipeline.environments.python_math.templates_numbers import NUMBERS
 from pipeline.environments.sandboxed import SandboxRunner
 from pipeline.environments.splits import split_of
-from pipeline.environments.toolkit import ToolEnvironment, ToolSession
+from pipeline.environments.templated import TemplatedEnvironment
+from pipeline.environments.toolkit import ToolSession
 from pipeline.errors import ConfigError
 from pipeline.rollout_settings import InlineFormat
 
 TEMPLATES = {template.name: template for template in (*NUMBERS, *COUNTING)}
-NUM_TASKS = {"train": 12_000, "dev": 600, "heldout": 1_200, "heldout_unseen": 600}
 INLINE = InlineFormat(
     tool="python",
     argument="code",
@@ -40,7 +40,6 @@ INLINE = InlineFormat(
 """The inline protocol of ReTool."""
 MAX_ANSWER_LENGTH = 20
 """Longer answers would look like private text in a tool's output, and are hard to copy besides."""
-_UNSEEN = "heldout_unseen"
 _MAX_DRAWS = 2_000
 
 
@@ -60,12 +59,12 @@ _SYSTEM = {
 }
 
 
-class PythonMath(ToolEnvironment):
+class PythonMath(TemplatedEnvironment[Template]):
     """`templates`: only these (names of TEMPLATES); `protocol`: chat or inline; `sandbox`: by name."""
 
     name = "python_math"
-    splits = tuple(NUM_TASKS)
     session = MathSession
+    all_templates = TEMPLATES
 
     def __init__(
         self,
@@ -75,24 +74,16 @@ class PythonMath(ToolEnvironment):
         sandbox: str = "bubblewrap",
         **options: Any,
     ) -> None:
-        super().__init__(**options)
-        unknown = [name for name in templates or () if name not in TEMPLATES]
-        if unknown:
-            raise ConfigError(f"python_math has no templates {unknown}; it has {', '.join(TEMPLATES)}")
+        super().__init__(templates=templates, **options)
         if protocol not in tuple(Protocol):
             raise ConfigError(f"python_math has no protocol {protocol!r}; it has {', '.join(Protocol)}")
-        self.templates, self.protocol = tuple(templates or TEMPLATES), Protocol(protocol)
+        self.protocol = Protocol(protocol)
         self.inline = INLINE if self.protocol is Protocol.INLINE else None
         self.runner = SandboxRunner(sandbox)
 
-    def tasks(self, split: str) -> Iterator[Task]:
-        """`NUM_TASKS[split]` tasks, the templates taking turns."""
-        self.check_split(split)
-        chosen = [TEMPLATES[name] for name in self.templates if TEMPLATES[name].unseen == (split == _UNSEEN)]
-        drawn = [draw_questions(template, split) for template in chosen]
-        for index in range(NUM_TASKS[split] if chosen else 0):
-            place = index % len(chosen)
-            yield self._task(chosen[place], next(drawn[place]), split)
+    def stream(self, template: Template, split: str) -> Iterator[Task]:
+        """One question after the other, no numbers twice."""
+        return (self._task(template, drawn, split) for drawn in draw_questions(template, split))
 
     async def open(self, task: Task, *, seed: int = 0) -> ToolSession:
         """See `ToolEnvironment.open`."""

@@ -26,16 +26,15 @@ from pipeline.environments.search_desk.questions import (
     interleave,
 )
 from pipeline.environments.search_desk.world import make_world
+from pipeline.environments.splits import NUM_TASKS, UNSEEN
 from pipeline.environments.toolkit import ToolEnvironment
 from pipeline.errors import ConfigError
 from pipeline.rollout_settings import InlineFormat
 
-NUM_TASKS = {"train": 12_000, "dev": 600, "heldout": 1_200, "heldout_unseen": 600}
-WORLDS = {"train": 0, "dev": 1, "heldout": 2, "heldout_unseen": 3}
+WORLDS = {"train": 0, "dev": 1, "heldout": 2, UNSEEN: 3}
 PROTOCOLS = ("chat", "inline")
 INLINE = InlineFormat(tool="search", argument="query")
 """What `InlineFormat` needs to be told; its tags are the right ones by default."""
-_UNSEEN = "heldout_unseen"
 _CHAT = f"Search, open documents, end with ANSWER and the name, or {REFUSAL} if they do not say."
 _INLINE = (
     "Write <search>words</search> to search. "
@@ -67,7 +66,7 @@ class SearchDesk(ToolEnvironment):
         streams = [
             _stream(question, WORLDS[split])
             for question in QUESTIONS
-            if question.unseen == (split == _UNSEEN) and num_hops(question) in self.hops
+            if question.unseen == (split == UNSEEN) and num_hops(question) in self.hops
         ]
         for question, case in itertools.islice(interleave(streams), NUM_TASKS[split]):
             yield make_task(question, case, split, protocol=self.protocol)

@@ -16,7 +16,7 @@ from data import canonical
 from data.messages import system, user
 from data.tasks import Budget, Task
 from pipeline.environments.gold import Plan, PlannedGold, call, last_result
-from pipeline.environments.splits import split_of
+from pipeline.environments.splits import NUM_TASKS, UNSEEN, split_of
 from pipeline.environments.sql.results import ResultSet
 from pipeline.environments.sql.session import SqlSession
 from pipeline.environments.sql_desk.data import TODAY, make_data
@@ -27,10 +27,8 @@ from pipeline.environments.sql_desk.terms import TERM_TEMPLATES, TermTemplate, f
 from pipeline.environments.toolkit import ToolEnvironment, source_digest
 from pipeline.errors import ConfigError
 
-NUM_TASKS = {"train": 12_000, "dev": 600, "heldout": 1_200, "heldout_unseen": 600}
 LEVELS = ("sql", "answer", "term")
 """Submit a query; give one value; submit a query about a term of the handbook."""
-_UNSEEN = "heldout_unseen"
 MAX_DRAWS, MAX_SPARES = 60, 40
 _SUBMIT = "SQLite. See tables, then submit one query."
 _ANSWER = "SQLite. See tables, query, then answer with the value."
@@ -57,8 +55,8 @@ class SqlDesk(ToolEnvironment):
     def tasks(self, split: str) -> Iterator[Task]:
         """At most `NUM_TASKS[split]` tasks, templates and subjects taking turns."""
         self.check_split(split)
-        domains = UNSEEN_DOMAINS if split == _UNSEEN else SEEN_DOMAINS
-        slots = [(kind, domain) for kind in _kinds(split == _UNSEEN) for domain in domains]
+        domains = UNSEEN_DOMAINS if split == UNSEEN else SEEN_DOMAINS
+        slots = [(kind, domain) for kind in _kinds(split == UNSEEN) for domain in domains]
         random.Random(f"sql_desk/{split}").shuffle(slots)
         for index in range(NUM_TASKS[split]):
             kind, domain = slots[index % len(slots)]
@@ -101,7 +99,7 @@ def _draw_on(name: str, kind: Kind, split: str) -> Task | None:
                 question, sql = fill_term(template, rng, data, book)
             else:
                 question, sql = fill(template, rng, data)
-            if split in (_UNSEEN, split_of(question)) and _worth_asking(result := database.run(sql)):
+            if split in (UNSEEN, split_of(question)) and _worth_asking(result := database.run(sql)):
                 return _task(kind, split, name, question, sql, result)
         return None
     finally:

@@ -14,10 +14,11 @@ from data.tasks import Task
 from data.trajectories import Trajectory
 from pipeline.environments.agents import ListedAgent
 from pipeline.environments.files import load
-from pipeline.environments.files.generator import NUM_TASKS, draw_task
+from pipeline.environments.files.generator import draw_task
 from pipeline.environments.files.templates import TEMPLATES
 from pipeline.environments.files.world import MAX_FILES, RENAMED, read_text, same_answer, same_files
 from pipeline.environments.play import play
+from pipeline.environments.splits import NUM_TASKS
 from pipeline.errors import ConfigError
 from tests.pipeline.environments.conftest import Run
 from tests.pipeline.environments.scripts import components, listed

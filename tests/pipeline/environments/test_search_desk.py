@@ -18,10 +18,10 @@ from pipeline.environments.check import check_environment
 from pipeline.environments.play import play
 from pipeline.environments.search_desk import INLINE, load
 from pipeline.environments.search_desk.desk import read_answer
-from pipeline.environments.search_desk.generator import NUM_TASKS
 from pipeline.environments.search_desk.index import make_index
 from pipeline.environments.search_desk.questions import QUESTIONS, REFUSAL
 from pipeline.environments.search_desk.world import make_world
+from pipeline.environments.splits import NUM_TASKS
 from pipeline.errors import ConfigError
 from pipeline.renderers.chatml import ChatMLRenderer
 from pipeline.rollout import Mode, RolloutSettings, rollout

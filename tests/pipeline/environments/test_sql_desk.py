@@ -12,11 +12,12 @@ from data.messages import ToolStatus
 from data.tasks import Task
 from data.trajectories import Trajectory
 from pipeline.environments.play import play
+from pipeline.environments.splits import NUM_TASKS
 from pipeline.environments.sql_desk import load
 from pipeline.environments.sql_desk.data import make_image
 from pipeline.environments.sql_desk.desk import NUM_TWINS, open_database, same_value, twins
 from pipeline.environments.sql_desk.domains import DOMAINS, SEEN_DOMAINS, UNSEEN_DOMAINS
-from pipeline.environments.sql_desk.generator import LEVELS, NUM_TASKS, _kinds, draw_task
+from pipeline.environments.sql_desk.generator import LEVELS, _kinds, draw_task
 from pipeline.environments.sql_desk.templates import TEMPLATES
 from pipeline.environments.sql_desk.terms import find_documents, make_handbook
 from pipeline.errors import ConfigError

@@ -14,8 +14,9 @@ from pipeline.checks.typed_answers import AnswerKind as Kind
 from pipeline.checks.typed_answers import read_answer
 from pipeline.environments.agents import ListedAgent
 from pipeline.environments.play import play
+from pipeline.environments.templated import MAX_DISTRACTORS
 from pipeline.environments.travel_desk import DEMO_TEMPLATES, load
-from pipeline.environments.travel_desk.generator import MAX_DISTRACTORS, TEMPLATES, draw_task
+from pipeline.environments.travel_desk.generator import TEMPLATES, draw_task
 from pipeline.environments.travel_desk.world import RENAMED, TravelSession
 from tests.pipeline.environments.conftest import Run
 from tests.pipeline.environments.scripts import components, listed
