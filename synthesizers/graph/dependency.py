@@ -7,6 +7,7 @@ finding links (`matching`, `observations`, `judge`), drawing walks (`walks`).
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,7 +19,7 @@ import networkx as nx
 import numpy as np
 
 from pipeline.errors import ConfigError
-from synthesizers.graph.ports import Signature
+from synthesizers.graph.ports import Port, Signature
 from synthesizers.graph.walks import Adjacency, draw_walks
 
 WALK_LENGTH = 7
@@ -34,6 +35,8 @@ class Evidence(StrEnum):
     """A value of the source's result was used as that argument later in an executed sequence of calls."""
     JUDGED = "judged"
     """A judge said so."""
+    RANDOM = "random"
+    """None: drawn for an ablation, see `SignatureGraph.rewired`."""
 
 
 class Link(NamedTuple):
@@ -116,6 +119,22 @@ class SignatureGraph:
         """The links of all edges."""
         return [link for edge in self.edges for link in edge.links]
 
+    def rewired(self, *, seed: int = 0) -> SignatureGraph:
+        """The random counterpart for ablations: every edge keeps source and score; target and ports are drawn.
+
+        Targets come from all other tools, without repeats, so a true edge may be drawn by chance.
+        """
+        rng = random.Random(f"signature_graph/rewired/{seed}")
+        names, drawn = list(self.signatures), []
+        for place, (source, signature) in enumerate(self.signatures.items()):
+            targets = self.successors(source)
+            for old, index in zip(targets, rng.sample(range(len(names) - 1), len(targets)), strict=True):
+                target = names[index + (index >= place)]
+                ports = _port(signature.outputs, rng), _port(self.signatures[target].inputs, rng)
+                score = self.digraph.edges[source, old]["edge"].score
+                drawn.append(Link(source, target, *ports, Evidence.RANDOM, score))
+        return SignatureGraph(self.signatures.values(), drawn)
+
     def walks(
         self, count: int, *, length: int = WALK_LENGTH, seed: int = 0, weighted: bool = False
     ) -> list[tuple[str, ...]]:
@@ -163,6 +182,10 @@ class SignatureGraph:
                 f"no tool {name!r} in the graph of {len(self)}: {', '.join(list(self.signatures)[:12])}"
             )
         return name
+
+
+def _port(ports: Sequence[Port], rng: random.Random) -> str:
+    return rng.choice(ports).path if ports else ""
 
 
 def _edges(links: Iterable[Link], known: Mapping[str, Signature]) -> list[Edge]:
