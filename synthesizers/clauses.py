@@ -18,9 +18,8 @@ from typing import Any
 
 from data import canonical
 from data.messages import ToolSpec
-from synthesizers.reading import singular, words
+from synthesizers.reading import parts_of, singular, words
 from synthesizers.vocabulary import (
-    ABBREVIATIONS,
     CREATES,
     FOLLOWERS,
     KINDS,
@@ -110,11 +109,6 @@ def shown_value(value: Any) -> str:
     if not isinstance(value, str) or _BARE.fullmatch(text):
         return text
     return f'"{text}"' if "'" in text or len(text) > _LONG or " " in text else f"'{text}'"
-
-
-def parts_of(name: str) -> list[str]:
-    """The words of an identifier, abbreviations written out, numbers left out."""
-    return " ".join(ABBREVIATIONS.get(word, word) for word in words(name) if not word.isdigit()).split()
 
 
 def noun_of(parameter: str) -> str:

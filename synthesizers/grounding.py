@@ -41,7 +41,7 @@ __all__ = [
     "worked",
 ]
 
-MAX_TRIES = 8
+MAX_TRIES = 12
 
 _FAILURE = re.compile(
     r"\W*(bad request|errors?|exception|traceback|failed|failure|invalid|unauthori[sz]ed|forbidden|denied|"

@@ -55,9 +55,10 @@ LATER_FRAMES = (
     "And {}, please.",
 )
 JOINS = (" and ", ", then ", ", and then ", ", and after that ")
+DONE = ("Done.", "That is done.", "It is done.", "All set.")
 FOUND = ("Here is what I found:", "I found this:", "This is the result:")
 _DRAWS = 24
-_SHOWN = 80
+_SHOWN = 160
 """Characters of a result that a closing repeats."""
 
 
@@ -144,9 +145,7 @@ def phrase_closing(turn: TurnCalls, *, rng: random.Random, must_say: Sequence[st
     asked = [call.executed for place, call in enumerate(turn.calls) if place not in turn.unmentioned]
     told = [text for text in map(_found, asked) if text]
     changed = any(executed.changes for executed in asked)
-    opening = rng.choice(
-        ("Done.", "That is done.", "It is done.", "All set.") if changed or not told else FOUND
-    )
+    opening = rng.choice(DONE if changed or not told else FOUND)
     text = f"{opening} {'; '.join(told)}".strip()
     left = [value for value in must_say if not mentions(text, value)]
     return f"{text} ({', '.join(left)})" if left else text
@@ -224,7 +223,7 @@ def _tail(place: int, turn: TurnCalls, *, rng: random.Random, told: set[int], le
 
 
 def _found(executed: Executed) -> str:
-    """A short piece of what was answered: its first values, and how many rows there are beside them."""
+    """What was answered where it is short, else its first values and how many rows there are."""
     value = decoded(executed.result.text)
     if isinstance(value, dict | list):
         text = ", ".join(f"{' '.join(words(key))} {shown_value(item)}" for key, item in _pairs(value))
@@ -245,7 +244,10 @@ def _first_row(text: str) -> str:
         rows = len(lines) - 1
     else:
         first, rows = lines[0], len(lines)
-    return first if rows == 1 else f"{rows} of them, first {first}"
+    whole = "; ".join(lines)
+    if rows == 1 or first != lines[0] or len(whole) > _SHOWN:
+        return first if rows == 1 else f"{rows} of them, first {first}"
+    return whole
 
 
 def _pairs(value: object) -> list[tuple[str, object]]:

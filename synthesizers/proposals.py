@@ -17,13 +17,13 @@ from data import canonical
 from data.messages import ToolSpec
 from pipeline.checks.calls import argument_problems
 from synthesizers.evidence import Evidence, Record, ValuePool, digest_of
-from synthesizers.reading import Scalar, shape, singular, words
+from synthesizers.reading import Scalar, parts_of, shape, singular
 
 _SEEN = {
     Evidence.RESULT: 1.5,
     Evidence.GOLD: 1.0,
     Evidence.STATE: 0.8,
-    Evidence.CORPUS: -2.0,
+    Evidence.CORPUS: -3.0,
     Evidence.SCHEMA: 0.2,
 }
 _ALIKE = 4.0
@@ -38,6 +38,8 @@ _ENOUGH = 1.5
 _MAX_ANCHORS = 250
 _IDENTITIES = ("id", "key", "name", "code", "number", "no")
 """Field names whose value stands for the whole record."""
+_SORTS = ("type", "kind")
+"""Field names whose value says what the record is: {"key": "a.txt", "type": "file"} is a file."""
 
 
 class Proposal(NamedTuple):
@@ -212,7 +214,7 @@ def _scored(name: str, needs: Parameters, record: Record, pool: ValuePool) -> It
     """The record's values as candidates for a parameter; those without a reason by name or shape are left
     out."""
     for field, value in record.values:
-        by_name = _name_score(name, field, record.kind)
+        by_name = _name_score(name, field, record)
         if record.tool == needs.tool:
             by_name = _SAME_NAME if field == name else 0.0
         by_shape = _shape_score(name, value, needs, pool)
@@ -224,14 +226,16 @@ def _scored(name: str, needs: Parameters, record: Record, pool: ValuePool) -> It
             yield _Choice(typed, by_name + by_shape + _SEEN[record.evidence] + alike)
 
 
-def _name_score(parameter: str, field: str, kind: str) -> float:
+def _name_score(parameter: str, field: str, record: Record) -> float:
     wanted, given = _nouns(parameter), _nouns(field)
     if not field or not wanted:
         return 0.0
-    whole = {*_nouns(kind), *given}
+    kinds = [_nouns(record.kind), *(_nouns(str(value)) for key, value in record.values if key in _SORTS)]
+    whole = {*kinds[0], *given}
     if wanted == given or (set(wanted) == whole and field in _IDENTITIES):
         return _SAME_NAME
-    if field in _IDENTITIES and set(wanted) - set(_IDENTITIES) == set(_nouns(kind)):
+    thing = set(wanted) - set(_IDENTITIES)
+    if field in _IDENTITIES and any(thing == set(kind) for kind in kinds if kind):
         return _SAME_NAME
     return _PART_OF_NAME if set(wanted) & set(given) - set(_IDENTITIES) else 0.0
 
@@ -247,7 +251,7 @@ def _shape_score(name: str, value: Any, needs: Parameters, pool: ValuePool) -> f
 
 
 def _nouns(name: str) -> tuple[str, ...]:
-    return tuple(singular(word) for word in words(name))
+    return tuple(singular(word) for word in parts_of(name))
 
 
 def _of_schema(schema: Mapping[str, Any]) -> Iterator[Any]:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from data import canonical
 from pipeline.errors import RecordError
+from synthesizers.vocabulary import ABBREVIATIONS
 
 Scalar = str | int | float | bool
 
@@ -91,6 +92,11 @@ def words(name: str) -> tuple[str, ...]:
     """The lower-case words of an identifier: `tweetId`, `tweet_id`, `TWEET-ID` -> ("tweet", "id")."""
     spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name)
     return tuple(re.findall(r"[a-z]+|\d+", spaced.lower()))
+
+
+def parts_of(name: str) -> list[str]:
+    """The words of an identifier, abbreviations written out, numbers left out."""
+    return " ".join(ABBREVIATIONS.get(word, word) for word in words(name) if not word.isdigit()).split()
 
 
 def singular(noun: str) -> str:
