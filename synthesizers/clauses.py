@@ -33,7 +33,8 @@ from synthesizers.wording import leaked_tool_name
 _CUT = re.compile(
     r"\s*(?:[;:(\[]|\s-\s|,?\s(?:if|in case|such as|e\.g\.|i\.e\.|which|that|using|based on|given|where|when|"
     r"so that|by providing|with the given|(?:for|of) the (?:authenticated|current) user|of any extension|"
-    r"for the user|(?:for|from|of) (?:a|the) (?:specified|given|particular))\b|, (?!and\b)).*$",
+    r"for the user|with (?:a |the |their )?(?:user ?name|given)|(?:for|from|of) (?:a|the) (?:specified|given|"
+    r"particular))\b|, (?!(?:\w+, )*(?:and\b|\w+,? and\b))).*$",
     re.IGNORECASE | re.DOTALL,
 )
 _OPENERS = re.compile(
@@ -45,6 +46,8 @@ _SENTENCE_END = re.compile(r"(?<=[\w)\"'])[.!](?:\s|$)")
 _DETERMINER = r"(?:(?:a|an|the|one|my|your|any|some|another|this|specified|multiple)\s+)?"
 _QUALITY = r"(?:(?:final|specific|specified|given|particular|certain|new|existing|desired)\s+)?"
 _LEADING = re.compile(r"^(?:a|an|the|one|my|your|any|some|this|specified|specific)\s+", re.IGNORECASE)
+_IDLE = re.compile(r"\b(a|the) (?:specific|specified|given|particular) ", re.IGNORECASE)
+_OR_ELSE = re.compile(r"^ or (?:an? |the )?\w+")
 _LONG = 60
 """A value longer than this comes after a colon, at the end of its clause."""
 _BARE = re.compile(
@@ -85,8 +88,8 @@ def clause_of(tool: ToolSpec, slots: Sequence[Slot], *, names: Sequence[str], rn
     placed = set(_put_pairs(clause))
     rest = [index for index in range(len(slots)) if index not in placed and not _put_in(clause, index)]
     rest.sort(key=lambda index: len(slots[index].text) > _LONG)
-    clause.text += _adjuncts(clause, rest, _properties(tool))
-    clause.text = unnamed(clause.text, names, rng=rng)
+    clause.text = _IDLE.sub(r"\1 ", clause.text) + _adjuncts(clause, rest, _properties(tool))
+    clause.text = _with_articles(unnamed(clause.text, names, rng=rng))
     return clause
 
 
@@ -155,7 +158,8 @@ def _head(description: str) -> str:
     if base in LOOK_UPS and rest:
         return f"{LOOK_UPS[base]} {rest}"
     if base in VERBS or (follower in FOLLOWERS and verb.lower() not in FOLLOWERS):
-        return f"{base} {rest}".strip()
+        plain = base[:-1] if base.endswith("s") and not base.endswith("ss") and base not in VERBS else base
+        return f"{plain} {rest}".strip()
     if not first:
         return "help me"
     lowered = first if verb.isupper() and len(verb) > 1 else first[:1].lower() + first[1:]
@@ -182,7 +186,13 @@ def _put_pairs(clause: Clause) -> Iterator[int]:
     """Put two values of one kind where the clause speaks of two: "two files" -> "files a and b"."""
     for one, other in combinations(range(len(clause.slots)), 2):
         first, second = clause.slots[one], clause.slots[other]
-        if first.parts != second.parts or not first.parts or not isinstance(first.value, str | int):
+        if not first.parts or bool in (type(first.value), type(second.value)):
+            continue
+        if len(first.name) == len(second.name) == 1 and "two numbers" in clause.text:
+            clause.text = clause.text.replace("two numbers", f"\x00{one}\x00 and \x00{other}\x00", 1)
+            yield from (one, other)
+            return
+        if first.parts != second.parts or not isinstance(first.value, str | int):
             continue
         for noun in _entities(first.parts):
             plural = next((word for word in words(clause.text) if singular(word) == noun != word), "")
@@ -203,9 +213,10 @@ def _entities(parts: Sequence[str]) -> list[str]:
 def _put_in(clause: Clause, index: int) -> bool:
     """Put a value where the clause speaks of its kind of thing; False where it does not."""
     slot = clause.slots[index]
-    if isinstance(slot.value, list | dict | bool) or not slot.parts:
+    if isinstance(slot.value, dict | bool) or not slot.parts:
         return False
-    for noun in _entities(slot.parts):
+    whole = isinstance(slot.value, int | float | list)
+    for noun in _entities(slot.parts)[: 1 if whole else None]:
         pattern = rf"\b{_DETERMINER}{_QUALITY}{re.escape(noun)}\b(?! \x00)"
         found = re.search(pattern, clause.text, re.IGNORECASE)
         if found is None or found.start() == 0:
@@ -215,7 +226,8 @@ def _put_in(clause: Clause, index: int) -> bool:
             new, said = f"this {_LEADING.sub('', phrase)}", False
         else:
             new, said = _replaced(phrase, noun, clause, index), True
-        clause.text = clause.text[: found.start()] + new + clause.text[found.end() :]
+        after = clause.text[found.end() :]
+        clause.text = clause.text[: found.start()] + new + (_OR_ELSE.sub("", after) if said else after)
         return said
     return False
 
@@ -226,10 +238,11 @@ def _replaced(phrase: str, noun: str, clause: Clause, index: int) -> str:
     indefinite = phrase.lower().startswith(("a ", "an "))
     if slot.reference:
         return mark
-    if clause.text.split(" ")[0] in CREATES and slot.parts[-1] in ("name", "title") and indefinite:
+    is_name = any(part in ("name", "title") for part in slot.parts)
+    if clause.text.split(" ")[0] in CREATES and is_name and indefinite:
         return f"{phrase} called {mark}"
     if indefinite or re.match(r"(?:one|specified|specific|any|some|another) ", phrase, re.IGNORECASE):
-        return f"{noun} {mark}" if slot.parts[-1] not in ("name", "title") else f"the {noun} {mark}"
+        return f"the {noun} {mark}" if is_name else f"{noun} {mark}"
     return f"{phrase} {mark}"
 
 
@@ -261,7 +274,9 @@ def _adjunct(clause: Clause, index: int, properties: Mapping[str, Any]) -> tuple
         return "for", f" {mark} {unit}"
     if preposition or slot.reference:
         return preposition or "with", f" {mark}"
-    return (":", f" {mark}") if label in ("value", "input") else ("with", f" {label} {mark}")
+    if label in ("value", "input"):
+        return ":", f" {mark}"
+    return "with", f" {label} = {mark}" if len(label) == 1 else f" {label} {mark}"
 
 
 def _option(name: str, properties: Mapping[str, Any]) -> str:
@@ -276,6 +291,12 @@ def _option(name: str, properties: Mapping[str, Any]) -> str:
 
 def _properties(tool: ToolSpec) -> dict[str, Any]:
     return canonical.loads(tool.parameters).get("properties") or {}
+
+
+def _with_articles(text: str) -> str:
+    """ "a exponent" -> "an exponent", "an dish" -> "a dish": after words were exchanged."""
+    text = re.sub(r"\b([Aa]) (?=[aeio])", r"\1n ", text)
+    return re.sub(r"\b([Aa])n (?=[b-df-gj-np-tv-z])", r"\1 ", text)
 
 
 def _listed(items: Sequence[str]) -> str:

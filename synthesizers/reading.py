@@ -95,8 +95,10 @@ def words(name: str) -> tuple[str, ...]:
 
 
 def parts_of(name: str) -> list[str]:
-    """The words of an identifier, abbreviations written out, numbers left out."""
-    return " ".join(ABBREVIATIONS.get(word, word) for word in words(name) if not word.isdigit()).split()
+    """The words of an identifier, abbreviations written out, numbering (1, A) left out."""
+    plain = [word for word in words(name) if not word.isdigit()]
+    longer = [word for word in plain if len(word) > 1] or plain
+    return " ".join(ABBREVIATIONS.get(word, word) for word in longer).split()
 
 
 def singular(noun: str) -> str:

@@ -83,7 +83,9 @@ def _only_one(source: ArgumentSource, scene: Scene, *, noun: str, rng: random.Ra
         if index != call and _rivals(done, source.value) and not mentions(done.result.text, source.value)
     ]
     if not others:
-        return rng.choice((f"that {noun}", f"the {noun} you just gave me", f"the {noun} from before"))
+        did = "made" if scene.history[call].changes and noun in scene.history[call].result.text else "found"
+        just = f"the {noun} you just {did}" if call == scene.seen - 1 else f"the {noun} from before"
+        return rng.choice((f"that {noun}", just))
     if call > max(others):
         return f"the latest {noun}"
     return f"the {noun} from before{_about(scene.history[call])}"
