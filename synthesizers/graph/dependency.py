@@ -120,7 +120,7 @@ class SignatureGraph:
         return [link for edge in self.edges for link in edge.links]
 
     def rewired(self, *, seed: int = 0) -> SignatureGraph:
-        """The random counterpart for ablations: every edge keeps source and score; target and ports are drawn.
+        """The random counterpart for ablations: an edge keeps source and score, target and ports are drawn.
 
         Targets come from all other tools, without repeats, so a true edge may be drawn by chance.
         """

@@ -1,8 +1,8 @@
 """The optional edge judge: a chat says whether one tool's answer can feed another's parameter.
 
-A yes counts only with a parameter the target has; the value's name may be free where nothing documents what the
-source returns. Replies that are never valid make no edge and are counted: nothing is invented for them. Not
-covered: which pairs to ask about (`build.draw_candidates`, as the paper asks about all candidates).
+A yes counts only with a parameter the target has; the value's name may be free where nothing documents what
+the source returns. Replies that are never valid make no edge and are counted: nothing is invented. Not
+covered: which pairs to ask about (`build.draw_candidates`; the paper asks about all candidates).
 """
 
 from __future__ import annotations
@@ -72,7 +72,12 @@ async def judged_links(
                 return None
 
     asked = [(source, target) for source, target in pairs if target.inputs]
-    verdicts = await asyncio.gather(*(ask(source, target) for source, target in asked))
+    running = [asyncio.create_task(ask(source, target)) for source, target in asked]
+    try:
+        verdicts = await asyncio.gather(*running)
+    finally:
+        for task in running:
+            task.cancel()
     for (source, target), verdict in zip(asked, verdicts, strict=True):
         judged.asked += 1
         judged.unreadable += verdict is None

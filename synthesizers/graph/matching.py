@@ -84,7 +84,8 @@ class Matcher:
 
     def _name_score(self, output: _Named, wanted: _Named) -> float:
         shared = output.things & wanted.things
-        if not shared or not _same_aspect(output, wanted, shared):
+        two_guesses = output.port.origin is PortOrigin.GUESSED and wanted.borrowed
+        if not shared or two_guesses or not _same_aspect(output, wanted, shared):
             return 0.0
         union = sum(self._weight[word] for word in output.things | wanted.things)
         same = round(sum(self._weight[word] for word in shared) / union, 6)  # sets are summed in any order

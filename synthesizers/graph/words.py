@@ -68,9 +68,9 @@ def nouns(name: str) -> tuple[str, ...]:
 
 
 def _singular(word: str) -> str:
-    if len(word) < 4 or word.endswith(("ss", "us", "is")):
+    if len(word) < 4 or word.endswith(("ss", "us", "is", "series")):
         return word
-    if word.endswith("ies"):
+    if word != "movies" and word.endswith("ies"):
         return word[:-3] + "y"
     if word.endswith(("ches", "shes", "xes", "sses")):
         return word[:-2]

@@ -181,8 +181,8 @@ def split(
 
     The first call, because then nothing of the turn can be done yet. Lacked is a required parameter that no
     earlier call answers, or a tool that no earlier turn calls; of both kinds one is drawn unless `missing`
-    says which. None where there is nothing to lack. The paper puts the turn after a random one; that it may be
-    the first is ours. Raises ConfigError out of order.
+    says which. None where there is nothing to lack. The paper puts the turn after a random one; that it may
+    be the first is ours. Raises ConfigError out of order.
     """
     _require(path, Stage.INSERTED, operation="split")
     kinds = [missing] if missing else rng.sample([Missing.PARAMS, Missing.FUNC], 2)
@@ -282,6 +282,6 @@ def _funcs(path: Path, graph: SignatureGraph) -> Iterator[tuple[int, str]]:
 def _require(path: Path, stage: Stage, *, operation: str) -> None:
     if path.stage is not stage:
         raise ConfigError(
-            f"{operation} takes a path that is {stage.name.lower()}, got one that is {path.stage.name.lower()};"
+            f"{operation} takes a {stage.name.lower()} path, got a {path.stage.name.lower()} one;"
             " the order is magnify or connect, merge, insert, split"
         )
