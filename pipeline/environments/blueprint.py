@@ -26,6 +26,7 @@ from pydantic import Field
 
 from data import canonical
 from data.messages import (
+    NamedValue,
     Record,
     Role,
     ToolCall,
@@ -49,6 +50,8 @@ from pipeline.errors import ConfigError
 
 VERIFIER = "blueprint/turns/1"
 MAX_MUST_SAY = 23
+OUTAGE_METRIC = "fault/outage"
+"""Stands in the metrics of a result that an Outage gave."""
 SYSTEM = "Do what the user asks with the tools. Value missing: ASK its name. No tool for it: REFUSE tool."
 
 
@@ -105,12 +108,24 @@ class PlannedTurn(Record):
     """Who wrote `text`: "template", or the name of a chat."""
 
 
+class Outage(Record):
+    """A tool that is down once: its first call in a user turn answers `text` and is not executed.
+
+    It belongs to the task's world, so every agent meets it, whatever it called before, and every replay.
+    """
+
+    turn: int
+    name: str
+    text: str
+
+
 class Blueprint(Record):
     """The private part of a synthesised task."""
 
     base: Task
     seed: int = 0
     turns: tuple[PlannedTurn, ...] = Field(min_length=1)
+    outages: tuple[Outage, ...] = ()
 
 
 def result_digest(result: ToolResult) -> str:
@@ -224,9 +239,11 @@ class BlueprintSession(PassesOn):
             text = text_parts(f"no tool {name}; tools: {known}")
             return ToolResult(call_id=call_id, name=name, parts=text, status=ToolStatus.TOOL_ERROR)
         made = ToolCall(call_id=call_id, name=name, arguments=canonical.dumps(arguments))
-        result = await self.inner.call(name, arguments, call_id)
-        if all(played.call.call_id != call_id for played in self._played):
-            self._played.append(_Played(self._turn, made, result))
+        known = next((played for played in self._played if played.call.call_id == call_id), None)
+        if known is not None:
+            return known.result
+        result = self._outage(name, call_id) or await self.inner.call(name, arguments, call_id)
+        self._played.append(_Played(self._turn, made, result))
         return result
 
     async def next_user(self, turns: Sequence[Turn]) -> Turn | None:
@@ -275,6 +292,21 @@ class BlueprintSession(PassesOn):
         """Note the state after the turn that is over, once."""
         if len(self._states) == self._turn:
             self._states.append(state_digest(self.inner, [played.call for played in self._answered()]))
+
+    def _outage(self, name: str, call_id: str) -> ToolResult | None:
+        """What the tool answers where it is down now."""
+        called = any(played.turn == self._turn and played.call.name == name for played in self._played)
+        down = [outage for outage in self.blueprint.outages if (outage.turn, outage.name) == (self._turn, name)]
+        if called or not down:
+            return None
+        metrics = (NamedValue(name=OUTAGE_METRIC, value=1.0),)
+        return ToolResult(
+            call_id=call_id,
+            name=name,
+            parts=text_parts(down[0].text),
+            status=ToolStatus.TOOL_ERROR,
+            metrics=metrics,
+        )
 
     def _answered(self) -> Iterator[_Played]:
         return (played for played in self._played if played.result.status is ToolStatus.OK)
