@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -63,6 +64,19 @@ def sft(recipe: RecipeArgument, runs: RunsOption = RUNS, dry_run: DryRunOption =
     typer.echo(verbs.train_sft(load_recipe(recipe), runs=runs, dry_run=dry_run, say=StatusLines()))
 
 
+class Proof(StrEnum):
+    """What is compared."""
+
+    TRAINING = "training"
+    METHODS = "methods"
+
+
+_RESULTS = {
+    Proof.TRAINING: Path("benchmarks/results/prove"),
+    Proof.METHODS: Path("benchmarks/results/methods"),
+}
+
+
 def grpo(
     recipe: RecipeArgument, runs: RunsOption = RUNS, url: UrlOption = "", dry_run: DryRunOption = False
 ) -> None:
@@ -114,18 +128,24 @@ def demo(
 
 def prove(
     seed: Annotated[int, typer.Option(help="Seed of this repetition.")] = 0,
+    of: Annotated[
+        Proof, typer.Option(help="training: ways of training; methods: data of each synthesizer.")
+    ] = Proof.TRAINING,
     runs: RunsOption = RUNS,
-    results: Annotated[Path, typer.Option(help="Where the JSON row goes.")] = Path(
-        "benchmarks/results/prove"
-    ),
+    results: Annotated[
+        Path | None, typer.Option(help="Where the JSON row goes; by default a folder per proof.")
+    ] = None,
     table: Annotated[
         bool, typer.Option("--table", help="Only print the table of the rows there are.")
     ] = False,
 ) -> None:
     """Every arm at equal compute against held-out tasks; one JSON row per seed."""
     from flows.stages.prove import run_prove
+    from flows.stages.prove_methods import run_methods
     from flows.stages.prove_table import markdown_table
 
+    folder = results or _RESULTS[of]
     if not table:
-        asyncio.run(run_prove(seed, runs=runs, results=results, say=StatusLines()))
-    typer.echo(markdown_table(results))
+        run = run_prove if of is Proof.TRAINING else run_methods
+        asyncio.run(run(seed, runs=runs, results=folder, say=StatusLines()))
+    typer.echo(markdown_table(folder))

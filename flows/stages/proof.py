@@ -161,6 +161,8 @@ class World:
         )
         tasks = select_tasks(self.environment, section.split, count=section.tasks, skip=section.skip)
         wanted = {task.task_id for task in tasks}
+        planned = [task for task in self.store.tasks() if task.synthesizer == section.synthesizer]
+        wanted |= {task.task_id for task in planned if wanted.intersection(task.parents)}
         made = [row for row in self.store.trajectories() if row.task_id in wanted]
         return [row for row in made if row.synthesizer == section.synthesizer]
 

@@ -17,7 +17,10 @@ from pipeline.checks.stats import Comparison, holm, paired_bootstrap
 from pipeline.errors import ConfigError
 
 Rows = Sequence[dict[str, Any]]
-_ORDER = ("base", "sft", "sft_same", "sft_fresh", "rft", "grpo")
+_ORDER = (
+    *("base", "sft", "sft_same", "sft_fresh", "rft", "grpo"),
+    *("demonstration", "rejection_sampling", "director_actor", "magnet", "astra_chains"),
+)
 
 
 class Key(NamedTuple):
@@ -50,16 +53,17 @@ def markdown_table(results: Path) -> str:
 
 
 def _table(rows: Rows, world: str, index: int) -> str:
-    """Success of every arm in one evaluation, and its difference to `sft`."""
+    """Success of every arm in one evaluation, and its difference to the rows' baseline (`sft`)."""
     cells = {arm: _cell(rows, world, arm, index) for arm in _arms(rows, world)}
     common = set.intersection(*(set(cell.scores) for cell in cells.values()))
     if not common:
         raise ConfigError(f"the arms of {world} share no task; their rows cannot be joined")
-    compared = [arm for arm in cells if arm not in ("base", "sft")]
-    found = {arm: _compare(cells["sft"], cells[arm], sorted(common)) for arm in compared}
+    baseline = rows[0].get("baseline", "sft")
+    compared = [arm for arm in cells if arm not in ("base", "sft", baseline)]
+    found = {arm: _compare(cells[baseline], cells[arm], sorted(common)) for arm in compared}
     adjusted = dict(zip(compared, holm([each.p_value for each in found.values()]), strict=True))
     lines = [
-        "| arm | success | per seed | valid calls | vs sft | p |",
+        f"| arm | success | per seed | valid calls | vs {baseline} | p |",
         "| --- | ---: | --- | ---: | --- | ---: |",
     ]
     for arm, cell in cells.items():

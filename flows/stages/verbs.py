@@ -6,6 +6,7 @@ printing (`flows.commands`).
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -319,11 +320,14 @@ def chosen_model(root: Path, base: Path, model: str) -> Path:
 
 
 def planned_episodes(section: SynthSection) -> int:
-    """Episodes of a synthesis when nothing stops early."""
-    k = int(section.options.get("k", 8 if section.synthesizer == "rejection_sampling" else 1))
-    if k < 1:
-        raise ConfigError(f"k must be at least 1, got {k}")
-    return section.tasks * k
+    """Episodes of a synthesis when nothing stops early and no plan is given up."""
+    parameters = inspect.signature(checked_synthesizer(section)).parameters
+    defaults = {name: parameter.default for name, parameter in parameters.items()}
+    chosen = defaults | section.options
+    rollouts = 1 if chosen.get("teacher") == "gold" else int(chosen.get("k", 1))
+    if rollouts < 1:
+        raise ConfigError(f"k must be at least 1, got {rollouts}")
+    return section.tasks * rollouts * int(chosen.get("plans", 1))
 
 
 def with_url(recipe: Recipe, url: str) -> Recipe:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flows.stages.prove import steps_for
+from flows.stages.proof import steps_for
 from flows.stages.prove_table import markdown_table
 from pipeline.errors import ConfigError
 from rl.rows import Row
