@@ -1,9 +1,9 @@
 """The back-translator: a chat writes the user request for a turn's calls, checked like every other request.
 
 It is told what each call does (never the tool's name as such), what must be said, what may only be pointed
-at, and what must not be written (Magnet, step 6, rules i-vi). A text that fails `request_problem` is asked for
-once more with the problem; after that there is none, and the reason is returned: whether a template stands in
-is the caller's decision, and the record says so. Not covered: requests without a model (`phrasing`).
+at, and what must not be written (Magnet, step 6, rules i-vi). A text that fails `request_problem` is asked
+for once more with the problem; after that there is none, and the reason is returned: whether a template
+stands in is the caller's decision, and the record says so. Not covered: requests without a model.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Translated(NamedTuple):
 async def back_translate(
     chat: Chat, turn: TurnCalls, *, dialogue: Sequence[Turn] = (), left_out: str = "", rng: random.Random
 ) -> Translated:
-    """Ask the chat for the turn's request, at most twice. An unreadable reply is a reason; other errors rise."""
+    """Ask the chat for the turn's request, at most twice; an unreadable reply is a reason for None."""
     asked = translation_request(turn, dialogue=dialogue, left_out=left_out, rng=rng)
     said = "\n".join(part.text for part in dialogue if part.role is Role.USER)
     problem = ""

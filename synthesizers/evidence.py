@@ -8,12 +8,14 @@ grounded).
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from data import canonical
 from data.messages import ToolStatus
@@ -94,21 +96,28 @@ async def make_pool(environment: Environment, task: Task, *, num_corpus: int = N
     return ValuePool.of(task, gold=await gold_examples(environment, task), corpus=others)
 
 
-_CORPORA: dict[tuple[str, str, str, int], tuple[tuple[str, Example], ...]] = {}
+_CORPORA: dict[tuple[str, ...], tuple[tuple[str, Example], ...]] = {}
+_LOCKS: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
 
 async def gold_corpus(
     environment: Environment, *, num_tasks: int = NUM_CORPUS
 ) -> tuple[tuple[str, Example], ...]:
-    """(task id, example) of the first `num_tasks` tasks of `train` (or of the first split where none is
-    called so), kept in memory per environment and version."""
+    """(task id, example) of the first `num_tasks` tasks of `train`, or of the first split without one.
+
+    Played once per environment and kept in memory.
+    """
     split = "train" if "train" in environment.splits else environment.splits[0]
-    key = (environment.name, environment.version, split, num_tasks)
-    if key not in _CORPORA:
-        found = []
-        for task in islice(environment.tasks(split), num_tasks):
-            found += [(task.task_id, example) for example in await gold_examples(environment, task)]
-        _CORPORA[key] = tuple(found)
+    first = next(iter(environment.tasks(split)), None)
+    if first is None:
+        return ()
+    key = (environment.name, environment.version, split, first.task_id, str(num_tasks))
+    async with _LOCKS.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+        if key not in _CORPORA:
+            found = []
+            for task in islice(environment.tasks(split), num_tasks):
+                found += [(task.task_id, example) for example in await gold_examples(environment, task)]
+            _CORPORA[key] = tuple(found)
     return _CORPORA[key]
 
 

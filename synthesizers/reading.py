@@ -126,8 +126,7 @@ def _walk(value: Any, *, path: str, kind: str, key: str = "") -> Iterator[Row]:
 
 def _object(value: dict[str, Any], *, path: str, kind: str, key: str) -> Iterator[Row]:
     """The object's own row (with the key it is kept under, as field `key`), then those within."""
-    fields = [Field(f"{path}.key" if path else "key", "key", key)] if key else []
-    deeper = []
+    fields, deeper = [], []
     for name, item in value.items():
         here = f"{path}.{name}" if path else name
         if isinstance(item, dict | list):
@@ -135,7 +134,8 @@ def _object(value: dict[str, Any], *, path: str, kind: str, key: str) -> Iterato
         elif item is not None:
             fields.append(Field(here, name, item))
     if fields:
-        yield Row(path, kind, tuple(fields))
+        own = [Field(f"{path}.key" if path else "key", "key", key)] if key else []
+        yield Row(path, kind, tuple(own + fields))
     keyed = len(deeper) == len(value) and all(isinstance(item, dict) for _, item, _ in deeper)
     for name, item, here in deeper:
         noun = kind if keyed and kind else singular((words(name) or ("",))[-1])
