@@ -10,7 +10,10 @@ from data.errors import ConfigError
 __all__ = ["SYNTHESIZERS", "load_synthesizer"]
 
 SYNTHESIZERS = {
+    "astra_chains": "synthesizers.astra.chains:AstraChains",
+    "astra_environments": "synthesizers.astra.environments:AstraEnvironments",
     "demonstration": "synthesizers.demonstration:Demonstration",
+    "magnet": "synthesizers.magnet.synthesizer:Magnet",
     "rejection_sampling": "synthesizers.rejection_sampling:RejectionSampling",
 }
 

@@ -113,8 +113,13 @@ class Relation:
 
     @property
     def tool(self) -> MadeTool:
-        """Its tool without data. Raises LookupError for what needs none."""
+        """Its tool without data, under its own name. Raises LookupError for what needs none."""
         return _tool(self)
+
+    def tool_named(self, name: str, data: Tables) -> MadeTool:
+        """Its tool under another name, with data."""
+        code = _code(self, name, list(self.parameters))
+        return self.tool.model_copy(update={"name": name, "code": code, "data": data})
 
     def answer(self, tables: Tables, arguments: Mapping[str, Any]) -> Value:
         """The truth. Raises LookupError for what is not there and for ties: there is no answer then."""

@@ -28,7 +28,8 @@ from pipeline.checks.matching import call_f1
 from pipeline.environments.guarded import GuardedSession
 from pipeline.environments.question_dag.calls import call_tool
 from pipeline.environments.question_dag.dag import same_answer
-from pipeline.environments.question_dag.items import MadeTool
+from pipeline.environments.question_dag.items import MadeCall, MadeTool
+from pipeline.environments.question_dag.tasks import asked
 from pipeline.environments.sandboxed import SandboxRunner
 from pipeline.environments.tools import ToolLimits, truncate
 from pipeline.errors import ConfigError, JudgeError, TrajsmithError
@@ -94,11 +95,15 @@ class QuestionSession(GuardedSession):
         )
 
     def _judge(self, trajectory: Trajectory) -> dict[str, float]:
-        item = canonical.loads(self.task.private_value()["item"])
-        wanted = [step for step in item["steps"] if step["call"] is not None]
-        solved = sum(any(self._solves(made, step) for made in self.state) for step in wanted)
+        dag, calls_wanted = asked(self.task)
+        wanted = [
+            (step.answer, call)
+            for step, call in zip(dag.steps, calls_wanted, strict=True)
+            if call is not None
+        ]
+        solved = sum(any(self._solves(made, *pair) for made in self.state) for pair in wanted)
         given = marked_answer(last_words(trajectory.turns))
-        right = given is not None and same_answer(bare(given), item["answer"])
+        right = given is not None and same_answer(bare(given), dag.answer)
         calls = len(self.state)
         return {
             "success": float(right and solved == len(wanted)),
@@ -112,14 +117,14 @@ class QuestionSession(GuardedSession):
             "f1": call_f1(solved, len(wanted), calls),
         }
 
-    def _solves(self, made: Sequence[Any], step: Mapping[str, Any]) -> bool:
+    def _solves(self, made: Sequence[Any], answer: str, wanted: MadeCall) -> bool:
         name, arguments, ok, text = made
-        if not ok or name != step["call"]["tool"]:
+        if not ok or name != wanted.tool:
             return False
         tool = self._made[name]
         if not tool.exact:
-            return says(text, step["answer"])
-        return _spelled(arguments, tool) == _spelled(step["call"]["arguments"], tool)
+            return says(text, answer)
+        return _spelled(arguments, tool) == _spelled(wanted.arguments, tool)
 
     async def _execute(self, name: str, arguments: dict[str, Any], call_id: str) -> ToolResult:
         tool = self._made.get(name)
