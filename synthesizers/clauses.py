@@ -48,6 +48,8 @@ _QUALITY = r"(?:(?:final|specific|specified|given|particular|certain|new|existin
 _LEADING = re.compile(r"^(?:a|an|the|one|my|your|any|some|this|specified|specific)\s+", re.IGNORECASE)
 _IDLE = re.compile(r"\b(a|the) (?:specific|specified|given|particular) ", re.IGNORECASE)
 _OR_ELSE = re.compile(r"^ or (?:an? |the )?\w+")
+_SOMETHING = ("take care of this", "do this for me", "handle this one", "see to it")
+"""What is asked for where a description says nothing but the tool's name."""
 _LONG = 60
 """A value longer than this comes after a colon, at the end of its clause."""
 _BARE = re.compile(
@@ -88,8 +90,11 @@ def clause_of(tool: ToolSpec, slots: Sequence[Slot], *, names: Sequence[str], rn
     placed = set(_put_pairs(clause))
     rest = [index for index in range(len(slots)) if index not in placed and not _put_in(clause, index)]
     rest.sort(key=lambda index: len(slots[index].text) > _LONG)
-    clause.text = _IDLE.sub(r"\1 ", clause.text) + _adjuncts(clause, rest, _properties(tool))
-    clause.text = _with_articles(unnamed(clause.text, names, rng=rng))
+    head = unnamed(_IDLE.sub(r"\1 ", clause.text), names, rng=rng).strip()
+    if not re.search(r"[^\W\d_]", head):
+        head = f"{rng.choice(_SOMETHING)} {head}".strip()
+    whole = head + _adjuncts(clause, rest, _properties(tool))
+    clause.text = _with_articles(unnamed(whole, names, rng=rng))
     return clause
 
 
@@ -148,7 +153,7 @@ def _otherwise(parts: Sequence[str], rng: random.Random) -> str:
 
 
 def _head(description: str) -> str:
-    """The description's first sentence as an imperative, short; "help me" where there is none."""
+    """The description's first sentence as an imperative, short; "" where there is none."""
     first = _SENTENCE_END.split(description.strip(), maxsplit=1)[0].strip(" .\n")
     first = _OPENERS.sub("", re.sub(r"\s+", " ", first))
     cut = _without_alternative(_CUT.sub("", first))
@@ -161,7 +166,7 @@ def _head(description: str) -> str:
         plain = base[:-1] if base.endswith("s") and not base.endswith("ss") and base not in VERBS else base
         return f"{plain} {rest}".strip()
     if not first:
-        return "help me"
+        return ""
     lowered = first if verb.isupper() and len(verb) > 1 else first[:1].lower() + first[1:]
     return f"tell me {lowered}" if verb.lower() in FOLLOWERS else f"tell me the {lowered}"
 

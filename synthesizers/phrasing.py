@@ -153,7 +153,7 @@ def phrase_closing(turn: TurnCalls, *, rng: random.Random, must_say: Sequence[st
 
 def _request(turn: TurnCalls, *, rng: random.Random, left_out: str) -> str:
     clauses = [clause.filled() for clause in _clauses(turn, rng=rng, left_out=left_out)]
-    spread = [clause for clause in clauses if clause]
+    spread = [clause for clause in clauses if clause.strip()] or ["go on"]
     long = any(": " in clause for clause in spread[:-1])
     frames = LATER_FRAMES + FRAMES if turn.seen else FRAMES
     if long or (len(spread) > 2 and rng.random() < 0.5):
@@ -201,12 +201,12 @@ def _slot(
     if source.provenance is Provenance.USER or source.of is None:
         return Slot(source.name, source.value, shown_value(source.value))
     place = source.of.call - turn.seen
-    tail = _tail(place, turn, rng=rng, told=told, left_out=left_out) if place in turn.unmentioned else ""
-    scene = Scene(turn.history, turn.seen)
+    nested = place in turn.unmentioned
+    tail = _tail(place, turn, rng=rng, told=told, left_out=left_out) if nested else ""
     noun = unnamed(noun_of(source.name), [tool.name for tool in turn.tools], rng=rng) or "one"
-    return Slot(
-        source.name, source.value, refer(source, scene, noun=noun, rng=rng, tail=tail), reference=True
-    )
+    scene = Scene(turn.history, turn.seen)
+    text = refer(source, scene, noun=noun, rng=rng, tail=tail, nested=nested)
+    return Slot(source.name, source.value, text, reference=True)
 
 
 def _tail(place: int, turn: TurnCalls, *, rng: random.Random, told: set[int], left_out: str) -> str:

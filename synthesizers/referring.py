@@ -34,10 +34,19 @@ class Scene(NamedTuple):
     seen: int
 
 
-def refer(source: ArgumentSource, scene: Scene, *, noun: str, rng: random.Random, tail: str = "") -> str:
+def refer(
+    source: ArgumentSource,
+    scene: Scene,
+    *,
+    noun: str,
+    rng: random.Random,
+    tail: str = "",
+    nested: bool = False,
+) -> str:
     """A noun phrase for an argument whose provenance is output.
 
-    `tail` says more about a look-up that is not mentioned itself: " from Oslo to Rome".
+    `tail` says more about a look-up that is not mentioned itself: " from Oslo to Rome". `nested`: the result
+    is that of a call which is never mentioned; the user speaks of what is his as he knows it.
     """
     assert source.of is not None
     if isinstance(source.value, list | dict):
@@ -46,9 +55,11 @@ def refer(source: ArgumentSource, scene: Scene, *, noun: str, rng: random.Random
     rows = _rivals(scene.history[call], source.value)
     here = next((place for place, row in enumerate(rows) if _holds(row, source.value)), None)
     if here is None or len(rows) == 1:
+        if nested and not tail:
+            return f"my {noun}"
         return _only_one(source, scene, noun=noun, rng=rng, tail=tail)
     seen = call < scene.seen
-    told = list(_told_apart(rows, here, noun=noun, seen=seen))
+    told = list(_told_apart(rows, here, noun=noun, seen=seen or (nested and not tail)))
     when = _when(source, scene) if seen and not tail else ""
     chosen = rng.choice(told[:2]) if told else _in_order(here, len(rows), noun)
     return f"{chosen}{tail}{when}"
@@ -88,7 +99,7 @@ def _only_one(source: ArgumentSource, scene: Scene, *, noun: str, rng: random.Ra
         return rng.choice((f"that {noun}", just))
     if call > max(others):
         return f"the latest {noun}"
-    return f"the {noun} from before{_about(scene.history[call])}"
+    return f"the {noun}{_about(scene.history[call]) or ' from before'}"
 
 
 def _when(source: ArgumentSource, scene: Scene) -> str:
@@ -104,7 +115,8 @@ def _about(done: Executed) -> str:
     """What a call was about, by its short arguments."""
     values = [value for value in done.arguments().values() if isinstance(value, str | int)]
     short = [str(value) for value in values if not isinstance(value, bool) and len(str(value)) <= _LONGEST]
-    return f" you found for {' and '.join(short)}" if short else ""
+    did = "made" if done.changes else "found"
+    return f" you {did} for {' and '.join(short)}" if short else ""
 
 
 def _told_apart(rows: Sequence[Row], here: int, *, noun: str, seen: bool) -> Iterator[str]:
