@@ -66,14 +66,15 @@ class Journal:
         self._write = write
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self.size = os.fstat(self._descriptor).st_size
-        self._unsynced = 0
+        self._unsynced = self._unsynced_costly = 0
         self._synced_at = time.monotonic()
 
-    def append(self, kind: str, key: str, payload: bytes) -> int:
+    def append(self, kind: str, key: str, payload: bytes, *, costly: bool = True) -> int:
         """Append one row and return its offset; the line is with the operating system on return.
 
-        Syncs every `sync_rows` rows, or when `sync_seconds` have passed since the last sync.
-        StoreError where the disk is full; the file then ends with the last whole row, as before.
+        Syncs every `sync_rows` costly rows, or when `sync_seconds` have passed since the last sync; a row is
+        not `costly` where making it again costs less than a sync. StoreError where the disk is full; the file
+        then ends with the last whole row, as before.
         """
         faults.kill_point("journal.append.before")
         line = encode(kind, key, payload)
@@ -83,7 +84,11 @@ class Journal:
         offset = self.size
         self._append_whole(line)
         self._unsynced += 1
-        if self._unsynced >= self._sync_rows or time.monotonic() - self._synced_at >= self._sync_seconds:
+        self._unsynced_costly += costly
+        if (
+            self._unsynced_costly >= self._sync_rows
+            or time.monotonic() - self._synced_at >= self._sync_seconds
+        ):
             self.flush()
         return offset
 
@@ -96,7 +101,7 @@ class Journal:
             ):
                 os.fsync(self._descriptor)
             faults.kill_point("journal.fsync.after")
-        self._unsynced, self._synced_at = 0, time.monotonic()
+        self._unsynced, self._unsynced_costly, self._synced_at = 0, 0, time.monotonic()
 
     @property
     def descriptor(self) -> int:

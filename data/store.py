@@ -138,7 +138,8 @@ class Store:
         """
         log = self._writer()
         kind, key = schema.kind_of(record), schema.record_id(record)
-        self._index[kind][key] = log.append(kind, key, schema.to_json(record))
+        costly = kind is not Kind.VERDICTS
+        self._index[kind][key] = log.append(kind, key, schema.to_json(record), costly=costly)
         if log.size >= SEAL_BYTES or sum(map(len, self._index.values())) >= SEAL_ROWS:
             self.seal()
 

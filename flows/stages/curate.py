@@ -73,7 +73,8 @@ async def curate(
     kept = store.write_curated(run_filters(pool, filters, on_verdict), lambda: _card(store, funnel))
     store.seal()
     mix = next((filter_.report() for filter_ in filters if isinstance(filter_, Mix)), ())
-    result = Curation(seen=sum(1 for _ in pool), kept=kept, funnel=funnel.rows(), mix=mix)
+    seen = funnel.rows()[0].seen if filters else kept
+    result = Curation(seen=seen, kept=kept, funnel=funnel.rows(), mix=mix)
     say(f"curated {result.kept} of {result.seen} trajectories")
     if not result.kept:
         reasons = "; ".join(f"{row.name}: {row.reasons[0].reason}" for row in result.funnel if row.reasons)
@@ -95,10 +96,11 @@ async def _gold_lengths(
     if all(FILTERS.get(str(row.get("name"))) is not Efficiency for row in section.filters):
         return {}
     lengths = demonstrated_lengths(store.trajectories())
-    missing = [task for task in store.tasks() if task.task_id not in lengths]
+    missing = (task for task in store.tasks() if task.task_id not in lengths)
     demonstrator = Demonstration(environment=environment, renderer=renderer)
-    played = [trajectory async for trajectory in demonstrator.synthesize(missing)]
-    return lengths | demonstrated_lengths(played)
+    async for trajectory in demonstrator.synthesize(missing):
+        lengths.update(demonstrated_lengths([trajectory]))
+    return lengths
 
 
 async def _gold_calls(
@@ -111,7 +113,7 @@ async def _gold_calls(
     if not needed and not any(map(helped_by_gold, rewards)):
         return {}
     found = demonstrated_calls(store.trajectories())
-    missing = [task for task in store.tasks() if task.task_id not in found]
+    missing = (task for task in store.tasks() if task.task_id not in found)
     return found | await played_calls(environment, missing, strict=needed)
 
 

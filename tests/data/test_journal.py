@@ -130,6 +130,24 @@ def test_rows_are_synced_in_small_groups_and_on_flush(path: Path, monkeypatch: p
     log.close()
 
 
+def test_rows_that_cost_less_than_a_sync_wait_for_the_clock(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(descriptor))
+    log = Journal(path, sync_rows=4, sync_seconds=1e9)
+    for number in range(10):
+        log.append("verdicts", f"v{number}", b"{}", costly=False)
+    assert synced == []
+    for number in range(4):
+        log.append("trajectories", f"t{number}", b"{}")
+    assert len(synced) == 1
+    log.append("verdicts", "last", b"{}", costly=False)
+    log.flush()
+    assert len(synced) == 2
+    log.close()
+
+
 def test_an_old_unsynced_row_is_synced_by_the_next_append(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
