@@ -18,8 +18,8 @@ from data.messages import Role, Turn
 from pipeline.chat.base import Chat
 from pipeline.errors import StructuredReplyError
 from synthesizers.clauses import noun_of
-from synthesizers.grounding import ArgumentSource, Provenance
 from synthesizers.phrasing import TurnCalls, request_problem
+from synthesizers.provenance import ArgumentSource, Provenance
 from synthesizers.reading import words
 from synthesizers.referring import Scene, refer
 from synthesizers.roles import ChatRole, Exchange, shown_dialogue

@@ -18,31 +18,16 @@ from typing import Any
 
 from data import canonical
 from data.messages import ToolSpec
+from synthesizers.headings import imperative
 from synthesizers.reading import parts_of, singular, words
 from synthesizers.vocabulary import (
     CREATES,
-    FOLLOWERS,
     KINDS,
-    LOOK_UPS,
     PREPOSITIONS,
     SYNONYMS,
-    VERBS,
 )
 from synthesizers.wording import leaked_tool_name
 
-_CUT = re.compile(
-    r"\s*(?:[;:(\[]|\s-\s|,?\s(?:if|in case|such as|e\.g\.|i\.e\.|which|that|using|based on|given|where|when|"
-    r"so that|by providing|with the given|(?:for|of) the (?:authenticated|current) user|of any extension|"
-    r"for the user|with (?:a |the |their )?(?:user ?name|given)|(?:for|from|of) (?:a|the) (?:specified|given|"
-    r"particular))\b|, (?!(?:\w+, )*(?:and\b|\w+,? and\b))).*$",
-    re.IGNORECASE | re.DOTALL,
-)
-_OPENERS = re.compile(
-    r"^(?:this|the)?\s*(?:tool|function|method|api|endpoint|command|operation)?\s*(?:is\s+)?"
-    r"(?:used to|allows? (?:you|users?|the user) to|(?:tool|function|method) (?:to|for)|will|can|to)\s+",
-    re.IGNORECASE,
-)
-_SENTENCE_END = re.compile(r"(?<=[\w)\"'])[.!](?:\s|$)")
 _DETERMINER = r"(?:(?:a|an|the|one|my|your|any|some|another|this|specified|multiple)\s+)?"
 _QUALITY = r"(?:(?:final|specific|specified|given|particular|certain|new|existing|desired)\s+)?"
 _LEADING = re.compile(r"^(?:a|an|the|one|my|your|any|some|this|specified|specific)\s+", re.IGNORECASE)
@@ -86,7 +71,7 @@ class Clause:
 
 def clause_of(tool: ToolSpec, slots: Sequence[Slot], *, names: Sequence[str], rng: random.Random) -> Clause:
     """The clause of a call; `names` are the tool names it must not hold."""
-    clause = Clause(_head(tool.description), list(slots))
+    clause = Clause(imperative(tool.description), list(slots))
     placed = set(_put_pairs(clause))
     rest = [index for index in range(len(slots)) if index not in placed and not _put_in(clause, index)]
     rest.sort(key=lambda index: len(slots[index].text) > _LONG)
@@ -150,41 +135,6 @@ def _otherwise(parts: Sequence[str], rng: random.Random) -> str:
     if len(lower) > 1:
         return " ".join([lower[0], "the", *lower[1:]])
     return f"{singular(lower[0])} list" if singular(lower[0]) != lower[0] else ""
-
-
-def _head(description: str) -> str:
-    """The description's first sentence as an imperative, short; "" where there is none."""
-    first = _SENTENCE_END.split(description.strip(), maxsplit=1)[0].strip(" .\n")
-    first = _OPENERS.sub("", re.sub(r"\s+", " ", first))
-    cut = _without_alternative(_CUT.sub("", first))
-    first = cut if len(cut.split()) > 1 else first
-    verb, _, rest = first.partition(" ")
-    base, follower = _base(verb.lower()), rest.split(" ")[0].lower()
-    if base in LOOK_UPS and rest:
-        return f"{LOOK_UPS[base]} {rest}"
-    if base in VERBS or (follower in FOLLOWERS and verb.lower() not in FOLLOWERS):
-        plain = base[:-1] if base.endswith("s") and not base.endswith("ss") and base not in VERBS else base
-        return f"{plain} {rest}".strip()
-    if not first:
-        return ""
-    lowered = first if verb.isupper() and len(verb) > 1 else first[:1].lower() + first[1:]
-    return f"tell me {lowered}" if verb.lower() in FOLLOWERS else f"tell me the {lowered}"
-
-
-def _without_alternative(text: str) -> str:
-    """What stands before "or" where another verb follows it."""
-    for found in re.finditer(r"\s+or\s+(\w+)", text):
-        if _base(found[1].lower()) in (*VERBS, *LOOK_UPS):
-            return text[: found.start()]
-    return text
-
-
-def _base(verb: str) -> str:
-    for ending, new in (("ies", "y"), ("es", "e"), ("es", ""), ("s", "")):
-        stem = verb[: -len(ending)] + new
-        if verb.endswith(ending) and (stem in VERBS or stem in LOOK_UPS):
-            return stem
-    return verb
 
 
 def _put_pairs(clause: Clause) -> Iterator[int]:

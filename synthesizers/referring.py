@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from synthesizers.execution import Executed
-from synthesizers.grounding import ArgumentSource
+from synthesizers.provenance import ArgumentSource
 from synthesizers.reading import Row, rows_of, shape, words
 from synthesizers.wording import mentions
 
