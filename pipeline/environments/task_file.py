@@ -24,10 +24,10 @@ knows. `task_checks` judges what is generic. Not covered: tasks from a generator
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -40,6 +40,7 @@ from pipeline.environments.task_checks import COMMON_CHECKS, CheckKind, resolve
 from pipeline.errors import ConfigError
 
 SUFFIXES = (".yaml", ".yml", ".jsonl")
+Written = TypeVar("Written", bound=BaseModel)
 
 
 class GoldStep(BaseModel):
@@ -110,16 +111,34 @@ class TaskRules:
 
 def read_tasks(path: Path, rules: TaskRules) -> tuple[Task, ...]:
     """The tasks of a file, in its order. Raises ConfigError naming the file, the line and what is wrong."""
+    return made_tasks(path, lambda value, where: _task(validated(TaskRow, value, where), rules, where))
+
+
+def made_tasks(path: Path, make: Callable[[Any, str], Task], *, shown_in: str = __name__) -> tuple[Task, ...]:
+    """What `make` makes of every row and of where it stands; none twice. Raises ConfigError.
+
+    `shown_in` is the module whose docstring shows such a file.
+    """
     tasks: dict[str, tuple[int, Task]] = {}
     for line, value in _rows(path):
         where = f"{path}, line {line}"
-        task = _task(_row(value, where), rules, where)
+        task = make(value, where)
         first, _ = tasks.setdefault(task.task_id, (line, task))
         if first != line:
             raise ConfigError(f"{where}: the same task as in line {first}; change or remove one")
     if not tasks:
-        raise ConfigError(f"{path} holds no tasks; the docstring of {__name__} shows one")
+        raise ConfigError(f"{path} holds no tasks; the docstring of {shown_in} shows one")
     return tuple(task for _, task in tasks.values())
+
+
+def validated(kind: type[Written], value: Any, where: str) -> Written:
+    """A row as its model. Raises ConfigError that says where and what is wrong."""
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        at = ".".join(str(step) for step in first["loc"])
+        raise ConfigError(f"{where}: {at + ': ' if at else ''}{first['msg']}") from error
 
 
 def splits_of(tasks: Sequence[Task]) -> tuple[str, ...]:
@@ -179,15 +198,6 @@ def _json_line(line: str, where: str) -> Any:
         raise ConfigError(f"{where}: not JSON: {error}") from error
 
 
-def _row(value: Any, where: str) -> TaskRow:
-    try:
-        return TaskRow.model_validate(value)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        at = ".".join(str(step) for step in first["loc"])
-        raise ConfigError(f"{where}: {at + ': ' if at else ''}{first['msg']}") from error
-
-
 def _task(row: TaskRow, rules: TaskRules, where: str) -> Task:
     known = {*rules.tools}
     named = [*(row.tools or ()), *(step.name for step in row.gold if step.name)]
@@ -228,8 +238,4 @@ def _refuse_bad_check(check: dict[str, Any], kinds: Mapping[str, CheckKind], whe
 
 
 def _budget(row: TaskRow, rules: TaskRules, where: str) -> Budget:
-    try:
-        return Budget.model_validate(rules.budget.model_dump() | row.budget)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise ConfigError(f"{where}: budget.{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    return validated(Budget, rules.budget.model_dump() | row.budget, f"{where}, budget")

@@ -16,12 +16,13 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from data import canonical
 from pipeline.environments.sql.database import MAX_SQL_LENGTH, MachineLimitError, SqlLimits
+from pipeline.environments.sql.duckdb_tables import base_tables, halve, quoted, scanned_tables
 from pipeline.environments.sql.results import ResultSet, Row
 from pipeline.environments.tools import ToolError
 from pipeline.errors import ConfigError, EnvironmentFailure, MissingExtraError
@@ -58,8 +59,19 @@ class DuckDatabase:
             return self._fetch(sql, cost)
 
     def reads(self, sql: str) -> frozenset[str]:
-        """Not known."""
-        return frozenset()
+        """The tables a query names, and those that its plan scans: behind views, too."""
+        known = {name.lower(): name for name in base_tables(self._connection)}
+        try:
+            self._kind(sql)
+            with self._translating():
+                [(_, plan)] = self._connection.execute(f"EXPLAIN (FORMAT JSON) {sql}").fetchall()
+        except ToolError:
+            return frozenset()
+        scanned = {str(name).split(".", 2)[-1].lower() for name in scanned_tables(canonical.loads(plan))}
+        named: set[str] = set()
+        with suppress(_duckdb().Error):  # it cannot bind the views of a database
+            named = {name.lower() for name in self._connection.get_table_names(sql)}
+        return frozenset(known[name] for name in scanned | named if name in known)
 
     def tables(self) -> Sequence[str]:
         """Names of tables and views of the main schema, sorted."""
@@ -95,15 +107,10 @@ class DuckDatabase:
 
     def contents(self) -> dict[str, tuple[tuple[str, ...], list[Row]]]:
         """Tables only, not views."""
-        found = self._connection.execute(
-            "SELECT table_name FROM information_schema.tables "
-            "WHERE table_schema = 'main' AND table_type = 'BASE TABLE' ORDER BY 1"
-        )
         result = {}
-        for (name,) in found.fetchall():
-            quoted = '"' + str(name).replace('"', '""') + '"'
-            cursor = self._connection.execute(f"SELECT * FROM {quoted}")
-            result[str(name)] = (tuple(item[0] for item in cursor.description), cursor.fetchall())
+        for name in base_tables(self._connection):
+            cursor = self._connection.execute(f"SELECT * FROM {quoted(name)}")
+            result[name] = (tuple(item[0] for item in cursor.description), cursor.fetchall())
         return result
 
     def image(self) -> bytes:
@@ -236,8 +243,19 @@ class DuckSource:
             raise ConfigError(f"{path} is not a readable DuckDB database: {error}") from error
 
     def halves(self, reads: frozenset[str], *, limits: SqlLimits) -> Iterator[DuckDatabase]:
-        """None."""
-        return iter(())
+        """Copies of a small database, each without every second row of the tables in `reads`: what one lacks
+        the other has. None for a large database, and none where its tables cannot be made anew."""
+        for remainder in (0, 1) if self._file.stat().st_size <= _SMALL_BYTES else ():
+            folder = Path(tempfile.mkdtemp(prefix="trajsmith-sql-"))
+            try:
+                shutil.copyfile(self._file, folder / _FILE)
+                with _duckdb().connect(str(folder / _FILE)) as connection:
+                    halve(connection, reads, remainder)
+                half = _connect(folder / _FILE, read_only=False, limits=limits)
+            except _duckdb().Error:
+                shutil.rmtree(folder, ignore_errors=True)
+                return
+            yield DuckDatabase(half, folder=folder, limits=limits)
 
     def open(self, *, writable: bool, limits: SqlLimits) -> DuckDatabase:
         """Readers share one copy, each through a cursor; a writer gets a file of its own."""
@@ -250,6 +268,7 @@ class DuckSource:
 
 
 _FILE = "copy.duckdb"
+_SMALL_BYTES = 32_000_000
 
 
 def _duckdb() -> Any:

@@ -19,19 +19,18 @@ Optional keys: split, template, tags, system, tools. Not covered: generated task
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from data import canonical
 from data.messages import assistant, system, user
 from data.tasks import Budget, Task
 from data.trajectories import Trajectory
 from pipeline.environments.gold import Plan, PlannedGold, call
-from pipeline.environments.host import required
-from pipeline.environments.plain_yaml import parse_items, read_text
+from pipeline.environments.host import FileHost, required
 from pipeline.environments.sql.database import Database, Source, SqlLimits
 from pipeline.environments.sql.duckdb_engine import DuckSource
 from pipeline.environments.sql.hard_coded import is_hard_coded
@@ -43,6 +42,7 @@ from pipeline.environments.sql.session import (
     table_states,
 )
 from pipeline.environments.sql.sqlite_engine import SqliteSource
+from pipeline.environments.task_file import made_tasks, splits_of, validated
 from pipeline.environments.toolkit import ToolEnvironment
 from pipeline.environments.tools import ToolError
 from pipeline.errors import ConfigError
@@ -117,7 +117,7 @@ class FileSession(SqlSession):
         return found
 
 
-class SqlEnvironment(ToolEnvironment):
+class SqlEnvironment(FileHost, ToolEnvironment):
     """`databases`: a path or name to path; `tasks`: a .jsonl or .yaml file (see the module docstring).
 
     The reward is 0 or 1; a query that spells out the right rows scores 0 (`hard_coded`). What a query cost
@@ -145,24 +145,14 @@ class SqlEnvironment(ToolEnvironment):
             (FileSession,),
             {"sources": sources, "statement_limits": limits},
         )
-        lines: dict[str, tuple[int, Task]] = {}
-        for line, row in _rows(Path(tasks)):
-            where = f"{tasks}, line {line}"
-            task = _task(row, where, sources, limits)
-            first, _ = lines.setdefault(task.task_id, (line, task))
-            if first != line:
-                raise ConfigError(f"{where}: the same task as in line {first}; change or remove one")
-        self._tasks = [task for _, task in lines.values()]
-        if not self._tasks:
-            raise ConfigError(f"{tasks} holds no tasks; the docstring of {__name__} shows one")
-        self.splits = tuple(dict.fromkeys(task.split for task in self._tasks))
+        self._tasks = made_tasks(
+            Path(tasks),
+            lambda value, where: _task(_row(value, where), where, sources, limits),
+            shown_in=__name__,
+        )
+        self.splits = splits_of(self._tasks)
         digests = {name: source.digest for name, source in sources.items()}
         self.version = canonical.digest(self.version, digests, repr(limits), length=12)
-
-    def tasks(self, split: str) -> Iterator[Task]:
-        """The file's tasks of the split, in its order."""
-        self.check_split(split)
-        yield from (task for task in self._tasks if task.split == split)
 
     def gold(self, task: Task) -> PlannedGold:
         """Look at the tables, then submit (or execute) gold's SQL."""
@@ -207,33 +197,8 @@ def _source(path: Path, limits: SqlLimits) -> Source:
     raise ConfigError(f"database {path} is neither a SQLite nor a DuckDB file")
 
 
-def _rows(path: Path) -> list[tuple[int, SqlTaskRow]]:
-    if path.suffix not in (".jsonl", ".yaml", ".yml"):
-        raise ConfigError(f"task file {path}: the name must end in .jsonl, .yaml or .yml")
-    text = read_text(path)
-    if path.suffix == ".jsonl":
-        values = []
-        for number, line in enumerate(text.splitlines(), 1):
-            if line.strip():
-                values.append((number, _json(line, f"{path}, line {number}")))
-    else:
-        values = parse_items(text, where=str(path))
-    return [(line, _row(value, f"{path}, line {line}")) for line, value in values]
-
-
-def _json(line: str, where: str) -> Any:
-    try:
-        return canonical.loads(line)
-    except ValueError as error:
-        raise ConfigError(f"{where}: not JSON: {error}") from error
-
-
 def _row(value: Any, where: str) -> SqlTaskRow:
-    try:
-        row = SqlTaskRow.model_validate(value)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise ConfigError(f"{where}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    row = validated(SqlTaskRow, value, where)
     if not row.changes and len(row.statements) != 1:
         raise ConfigError(f"{where}: gold_sql of a question is one query, got {len(row.statements)}")
     return row

@@ -4,7 +4,7 @@ The rows of the tables that the submitted query reads are split into two halves.
 database without the one and without the other half. A query that asks changes where gold changes; one that
 gives the same rows wherever gold gives others has them written into it. Only tables that it reads are split
 (gold's, where they share none), so that a query which leaves out a join that changes nothing is not accused.
-Not covered: large SQLite files, DuckDB, and a query that mixes asking and spelling out.
+Not covered: large files, and a query that mixes asking and spelling out.
 """
 
 from __future__ import annotations

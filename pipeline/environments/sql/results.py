@@ -3,8 +3,7 @@
 Equal: the same rows as a multiset (a duplicate row counts), in the same order where the gold query orders at
 its top level. Columns count in their order; their names do not. Numbers are equal within 1e-6 relative or
 1e-9 absolute, whatever their type (3 = 3.0 = true); text, blobs and dates exactly; NULL equals NULL only. Not
-covered: ties under ORDER BY (a gold query that orders must break its ties, or it asks for one of several
-right orders).
+covered: ties under ORDER BY (`ties`).
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def same_results(gold: ResultSet, other: ResultSet, *, ordered: bool) -> bool:
         return False
     if ordered:
         return all(map(same_row, gold.rows, other.rows))
-    return _same_multiset([normal(row) for row in gold.rows], [normal(row) for row in other.rows])
+    return is_within([normal(row) for row in gold.rows], [normal(row) for row in other.rows])
 
 
 def same_row(left: Row, right: Row) -> bool:
@@ -54,12 +53,22 @@ def same_row(left: Row, right: Row) -> bool:
 
 def is_ordered(sql: str) -> bool:
     """Whether a query orders at its top level: ORDER BY outside parentheses, text and comments."""
+    return order_by(sql) >= 0
+
+
+def order_by(sql: str) -> int:
+    """Where the top-level ORDER BY begins; -1 where there is none."""
+    found = re.search(r"\border\s+by\b", masked(sql), re.IGNORECASE)
+    return found.start() if found else -1
+
+
+def masked(sql: str) -> str:
+    """The query with blanks for what stands in parentheses, text, quoted names and comments."""
     depth, outside = 0, []
-    for character in _SKIPPED.sub(" ", sql):
+    for character in _SKIPPED.sub(lambda match: " " * len(match[0]), sql):
         depth += (character == "(") - (character == ")")
-        if depth == 0:
-            outside.append(character)
-    return re.search(r"\border\s+by\b", "".join(outside), re.IGNORECASE) is not None
+        outside.append(character if depth == 0 and character != ")" else " ")
+    return "".join(outside)
 
 
 def normal(row: Row) -> Row:
@@ -99,8 +108,11 @@ def _same_cell(left: Any, right: Any) -> bool:
     return type(left) is type(right) and bool(left == right)
 
 
-def _same_multiset(left: Sequence[Row], right: Sequence[Row]) -> bool:
-    """Exact rows are paired first; of the rest, each row takes a row equal to it within the tolerance."""
+def is_within(left: Sequence[Row], right: Sequence[Row]) -> bool:
+    """Whether each of `left` has a row of its own in `right`; for as many rows: equal multisets.
+
+    Cells are normal. Exact rows are paired first; of the rest, each takes one equal within the tolerance.
+    """
     spare = Counter(right)
     unpaired = []
     for row in left:

@@ -18,6 +18,7 @@ from data.tasks import Task
 from data.trajectories import Trajectory
 from pipeline.environments.sql.database import Database, MachineLimitError, SqlLimits
 from pipeline.environments.sql.results import ResultSet, is_ordered, normal, same_results, show
+from pipeline.environments.sql.ties import is_other_order
 from pipeline.environments.toolkit import ToolSession
 from pipeline.environments.tools import ToolError, ToolResponse, tool
 
@@ -133,13 +134,22 @@ def judge_query(
         try:
             expected = database.run(gold, measured=index == 0)
             actual = _run_submitted(database, submitted, measured=index == 0)
+            right = actual is not None and _is_right(gold, expected, actual, database)
         finally:
             database.close()
-        if actual is None or not same_results(expected, actual, ordered=is_ordered(gold)):
+        if actual is None or not right:
             return {"success": 0.0, "submitted": 1.0}
         if index == 0:
             ratio = ((actual.cost or 0) + COST_BASE) / ((expected.cost or 0) + COST_BASE)
     return {"success": 1.0, "submitted": 1.0, "cost_ratio": ratio}
+
+
+def _is_right(gold: str, expected: ResultSet, actual: ResultSet, database: Database) -> bool:
+    """Equal results; under ORDER BY in gold's order or in another that gold asks for as well."""
+    if not is_ordered(gold):
+        return same_results(expected, actual, ordered=False)
+    in_order = same_results(expected, actual, ordered=True)
+    return in_order or is_other_order(gold, expected, actual, database=database)
 
 
 def judge_change(

@@ -98,7 +98,7 @@ def test_gold_uses_earlier_results(tmp_path: Path) -> None:
         ("- {prompt: a, gold: [{name: find}], checks: [{get: /a}]}", "no check 'get'; .*calls, answer"),
         ("- {prompt: a, gold: [{name: find}], checks: [{calls: find}]}", "check calls: calls is a list"),
         ("- {prompt: a, gold: [{name: find}], checks: [{answer: {matches: '('}}]}", "no regular expr"),
-        ("- {prompt: a, gold: [{name: find}], budget: {max_turns: 0}}", "budget.max_turns: .*greater"),
+        ("- {prompt: a, gold: [{name: find}], budget: {max_turns: 0}}", "budget: max_turns: .*greater"),
         (
             "- {prompt: a, gold: [{name: find}]}\n- {prompt: a, gold: [{name: find}]}",
             "line 2: the same task",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +172,7 @@ def test_wrong_files_are_named(tmp_path: Path) -> None:
         SqlEnvironment(**good | {"databases": tmp_path / "absent.db"})
     with pytest.raises(ConfigError, match="neither a SQLite nor a DuckDB file"):
         SqlEnvironment(**good | {"databases": good["tasks"]})
-    with pytest.raises(ConfigError, match=r"must end in \.jsonl"):
+    with pytest.raises(ConfigError, match="name must end in"):
         SqlEnvironment(**good | {"tasks": good["databases"]})
     empty = tmp_path / "empty.jsonl"
     empty.touch()
@@ -248,6 +249,42 @@ def test_spelling_the_rows_out_is_no_query(
 ) -> None:
     found = components(submit(run, shop, word, sql))
     assert found["success"] == success and (success or found["hard_coded"] == 1.0)
+
+
+VIEW = "CREATE VIEW people AS SELECT c.name AS who, c.city FROM customers c WHERE c.id > 0"
+
+
+@pytest.mark.parametrize(
+    ("sql", "success"),
+    [
+        ("SELECT 2", 0.0),
+        ("SELECT 2 FROM orders LIMIT 1", 0.0),
+        ("SELECT count(*) * 0 + 2 FROM people", 0.0),
+        ("SELECT count(*) FROM customers WHERE city = 'Oslo'", 1.0),
+        ("SELECT count(who) FROM people WHERE city ILIKE 'oslo'", 1.0),
+        (
+            "SELECT count(*) FROM customers WHERE id IN (SELECT customer_id FROM orders) AND city = 'Oslo'",
+            1.0,
+        ),
+    ],
+)
+@pytest.mark.parametrize("gold", ["customers", "people"])
+def test_spelling_the_rows_out_is_no_query_for_duckdb(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gold: str, sql: str, success: float
+) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    tasks = tmp_path / "tasks.jsonl"
+    row = {"question": "How many?", "gold_sql": f"SELECT count(*) FROM {gold} WHERE city = 'Oslo'"}
+    tasks.write_text(json.dumps(row), encoding="utf-8")
+    with duckdb.connect(str(tmp_path / "shop.duckdb")) as connection:
+        connection.execute(f"{sql_shop.SCRIPT}; {VIEW}")
+    copies = tmp_path / "copies"
+    copies.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(copies))
+    environment = SqlEnvironment(databases=tmp_path / "shop.duckdb", tasks=tasks)
+    found = components(submit(run, environment, "How many", sql))
+    assert found["success"] == success and (success or found["hard_coded"] == 1.0)
+    assert len(list(copies.iterdir())) == 1  # the source's own
 
 
 def test_a_join_that_changes_nothing_may_be_left_out(run: Run, tmp_path: Path) -> None:
