@@ -1,0 +1,223 @@
+"""A path acted out: every turn is executed before its request is written, and written before the next.
+
+Calls are grounded in a real session, along the path's dependencies where an edge names the ports. A call for
+which nothing works and a turn that cannot be put into words are taken back, and the reason is counted. Which
+calls a request leaves unmentioned is decided by what was executed: a step towards another call of the same
+turn that uses its answer, and a mere look-up, for nobody wants a change unasked. So of a nested pair the
+request names the outer call, and the inner one has to be thought of. Not covered: Split and irrelevance
+(`missing`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from data.messages import ToolSpec, Turn, assistant, user
+from pipeline.environments.blueprint import PlannedCall, PlannedTurn, Source, result_digest
+from synthesizers.evidence import ValuePool
+from synthesizers.execution import Executed, Trial
+from synthesizers.graph.dependency import SignatureGraph
+from synthesizers.grounding import GroundedCall, OutputPort, Provenance, ground
+from synthesizers.magnet.paths import CallOrigin, Path, PathCall, PathTurn
+from synthesizers.magnet.translation import Translator, Unwritten, Written, played
+from synthesizers.phrasing import TurnCalls, phrase_closing
+
+_STEPS = frozenset({CallOrigin.NESTED, CallOrigin.MAGNIFIED})
+
+
+@dataclass(slots=True)
+class Enacted:
+    """One user turn that was executed and put into words."""
+
+    path: PathTurn
+    turn: TurnCalls
+    written: Written
+    reply: str
+    before: str
+    """State digest before it."""
+    after: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The tools it called."""
+        return tuple(call.executed.call.name for call in self.turn.calls)
+
+    @property
+    def is_single(self) -> bool:
+        """Whether the user asks for one thing only."""
+        return len(self.turn.calls) - len(self.turn.unmentioned) == 1
+
+
+@dataclass(slots=True, kw_only=True)
+class Stage:
+    """The dialogue in the making. `act` adds a turn of a path or takes it back."""
+
+    trial: Trial
+    tools: tuple[ToolSpec, ...]
+    graph: SignatureGraph
+    pool: ValuePool
+    translator: Translator
+    rng: random.Random
+    turns: list[Enacted] = field(default_factory=list)
+    dropped: Counter[str] = field(default_factory=Counter)
+    unworkable: set[str] = field(default_factory=set)
+    """Tools for which nothing worked."""
+    _made: dict[int, int] = field(default_factory=dict)
+    """Key of a call in the path -> its place among all executed calls."""
+
+    async def act(self, planned: PathTurn) -> bool:
+        """Whether the turn was added; where not, `dropped` says why."""
+        before, start = self.trial.state, len(self.trial.executed)
+        calls, path_calls = await self._grounded(planned)
+        if not calls:
+            return False
+        hidden = _hidden(path_calls, calls, start)
+        if len(hidden) == len(calls):
+            hidden = frozenset()
+        history = tuple(self.trial.executed)
+        turn = TurnCalls(tuple(calls), self.tools, history, hidden)
+        try:
+            written = await self.translator.request(turn, dialogue=self.dialogue, rng=self.rng)
+        except Unwritten as reason:
+            self.dropped[reason.reason] += 1
+            for _ in calls:
+                self.trial.undo()
+            self._made = {key: place for key, place in self._made.items() if place < start}
+            return False
+        reply = phrase_closing(turn, rng=self.rng)
+        path = PathTurn(tuple(path_calls))
+        self.turns.append(Enacted(path, turn, written, reply, before, self.trial.state))
+        return True
+
+    async def play(self, path: Path) -> None:
+        """Act out every turn of the path."""
+        for turn in path.turns:
+            if self.trial.finished:
+                return
+            await self.act(turn)
+
+    @property
+    def dialogue(self) -> list[Turn]:
+        """What was said and done so far, as gold says it."""
+        return dialogue_of(self.turns)
+
+    @property
+    def said(self) -> str:
+        """What the user has said so far."""
+        return "\n".join(enacted.written.text for enacted in self.turns)
+
+    async def _grounded(self, planned: PathTurn) -> tuple[list[GroundedCall], list[PathCall]]:
+        """The calls of the turn that worked."""
+        calls: list[GroundedCall] = []
+        path_calls: list[PathCall] = []
+        specs = {tool.name: tool for tool in self.tools}
+        for call in planned.calls:
+            made = await ground(
+                self.trial,
+                specs[call.name],
+                self.pool,
+                rng=self.rng,
+                prefer=self._ports(call),
+                said="\n".join([self.said, *_told(calls)]),
+                may_finish=False,
+            )
+            if made is None:
+                self.dropped["no_call_works"] += 1
+                self.unworkable.add(call.name)
+                continue
+            self._made[call.key] = len(self.trial.executed) - 1
+            calls.append(made)
+            there = tuple(key for key in call.fed_by if key in self._made)
+            path_calls.append(replace(call, fed_by=there))
+        return calls, path_calls
+
+    def _ports(self, call: PathCall) -> dict[str, OutputPort]:
+        """For each parameter that a feeding call can bring, the best port of the edge."""
+        ports: dict[str, OutputPort] = {}
+        for key in call.fed_by:
+            if key not in self._made:
+                continue
+            place = self._made[key]
+            edge = self.graph.edge(self.trial.executed[place].call.name, call.name)
+            for link in edge.links if edge is not None else ():
+                if link.whole:
+                    ports.setdefault(link.input, OutputPort(place, link.output))
+        return ports
+
+
+def dialogue_of(turns: Sequence[Enacted]) -> list[Turn]:
+    """User, calls, results and closings in order."""
+    said: list[Turn] = []
+    for enacted in turns:
+        said.append(user(enacted.written.text))
+        said += [turn for call in enacted.turn.calls for turn in played(call)]
+        said.append(assistant(enacted.reply))
+    return said
+
+
+def planned_turn(enacted: Enacted, *, text: Written | None = None) -> PlannedTurn:
+    """The turn as a blueprint holds it; `text` is said instead of its own request."""
+    written = text or enacted.written
+    return PlannedTurn(
+        text=written.text,
+        text_by=written.by,
+        calls=tuple(_planned_calls(enacted)),
+        reply=enacted.reply,
+        state=enacted.after,
+    )
+
+
+def _planned_calls(enacted: Enacted) -> Iterator[PlannedCall]:
+    for place, call in enumerate(enacted.turn.calls):
+        made = call.executed
+        yield PlannedCall(
+            name=made.call.name,
+            arguments=made.call.arguments,
+            result=result_digest(made.result),
+            status=made.result.status,
+            changes=made.changes,
+            mentioned=place not in enacted.turn.unmentioned,
+            sources=tuple(
+                Source(argument=source.name, provenance=source.provenance, of=_shown(source.of, enacted))
+                for source in call.sources
+            ),
+        )
+
+
+def _shown(port: OutputPort | None, enacted: Enacted) -> str:
+    """ "flights#1:id": the first call of flights, its field id."""
+    if port is None:
+        return ""
+    history: Sequence[Executed] = enacted.turn.history
+    name = history[port.call].call.name
+    number = sum(done.call.name == name for done in history[: port.call + 1])
+    return f"{name}#{number}:{port.path}"
+
+
+def _told(calls: Sequence[GroundedCall]) -> Iterator[str]:
+    """What the turn's request will say for the calls so far."""
+    for call in calls:
+        yield from (str(source.value) for source in call.of(Provenance.USER))
+
+
+def _hidden(path_calls: Sequence[PathCall], calls: Sequence[GroundedCall], start: int) -> frozenset[int]:
+    """Places of the calls that the request leaves unmentioned; see the module docstring.
+
+    What such a call needs must be in the request or come from another one, or nobody could think of it.
+    """
+    stepping = {
+        place
+        for place, call in enumerate(path_calls)
+        for later in path_calls[place + 1 :]
+        if call.key in later.fed_by and (later.origin is CallOrigin.NESTED or call.origin in _STEPS)
+    }
+    used = {source.of.call - start for call in calls for source in call.sources if source.of is not None}
+    hidden: set[int] = set()
+    for place in sorted(stepping & used):
+        needs = {source.of.call - start for source in calls[place].sources if source.of is not None}
+        if not calls[place].executed.changes and needs <= hidden:
+            hidden.add(place)
+    return frozenset(hidden)
