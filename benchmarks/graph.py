@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter
 from collections.abc import Sequence
 
 import networkx as nx
@@ -19,13 +20,19 @@ from data import canonical
 from data.messages import ToolSpec
 from pipeline.environments.bfcl.single_rows import CATEGORIES, single_rows, single_tools
 from synthesizers.graph.build import build_graph, draw_candidates
-from synthesizers.graph.categories import categories_of
 from synthesizers.graph.dependency import WALK_LENGTH, Evidence, Link, SignatureGraph
 from synthesizers.graph.matching import Matcher
 from synthesizers.graph.ports import Signature
 from synthesizers.graph.signatures import signature_of
+from synthesizers.graph.words import nouns
 
 NUM_FUNCTIONS, NUM_WALKS, NUM_PEER_WALKS, NUM_PEER_PAIRS = 5_000, 100_000, 2_000, 300
+
+NUM_CATEGORIES = 49
+"""Categories at most, the rest included. From the paper: the number it had."""
+MAX_SHARE = 0.1
+"""A word that more of the functions share makes no category."""
+REST = "other"
 
 
 def documented_functions() -> list[ToolSpec]:
@@ -63,6 +70,27 @@ def functions(count: int) -> tuple[list[ToolSpec], float]:
     real = documented_functions()[:count]
     copies = [perturbed(real[number % len(real)], number) for number in range(count - len(real))]
     return real + copies, len(copies) / count
+
+
+def categories_of(tools: Sequence[ToolSpec], *, num_categories: int = NUM_CATEGORIES) -> list[str]:
+    """One category per tool, for the documents have none: a common noun of its name or description.
+
+    Chosen are the commonest nouns of names that are not everywhere; a tool takes the rarest it has.
+    """
+    named = [dict.fromkeys(nouns(tool.name)) for tool in tools]
+    said = [dict.fromkeys((*nouns(tool.name), *nouns(tool.description))) for tool in tools]
+    common = Counter(word for found in said for word in found)
+    in_names = Counter(word for found in named for word in found)
+    usable = [word for word, _ in in_names.most_common() if common[word] <= MAX_SHARE * len(tools)]
+    chosen = dict.fromkeys(usable[: num_categories - 1])
+    return [
+        _rarest(name, chosen, common) or _rarest(text, chosen, common) or REST
+        for name, text in zip(named, said, strict=True)
+    ]
+
+
+def _rarest(found: dict[str, None], chosen: dict[str, None], common: Counter[str]) -> str:
+    return min((word for word in found if word in chosen), key=lambda word: common[word], default="")
 
 
 def build(tools: Sequence[ToolSpec]) -> tuple[list[Signature], SignatureGraph]:

@@ -135,21 +135,14 @@ class SignatureGraph:
                 drawn.append(Link(source, target, *ports, Evidence.RANDOM, score))
         return SignatureGraph(self.signatures.values(), drawn)
 
-    def walks(
-        self, count: int, *, length: int = WALK_LENGTH, seed: int = 0, weighted: bool = False
-    ) -> list[tuple[str, ...]]:
+    def walks(self, count: int, *, length: int = WALK_LENGTH, seed: int = 0) -> list[tuple[str, ...]]:
         """`count` walks of at most `length` nodes along edges, starting at each node in turn.
 
-        A walk never visits a node twice and ends early where every successor was visited or there is none.
-        Steps are uniform over the successors left, or in proportion to the edges' scores.
+        Steps are uniform over the successors that were not visited; a walk never visits a node twice and ends
+        early where none is left.
         """
         names = list(self.signatures)
-        rows = draw_walks(
-            self._scored if weighted else self._uniform,
-            count,
-            length=length,
-            rng=np.random.default_rng(seed),
-        )
+        rows = draw_walks(self._adjacency, count, length=length, rng=np.random.default_rng(seed))
         return [tuple(names[node] for node in row if node >= 0) for row in rows.tolist()]
 
     def coverage(self, paths: Iterable[Sequence[str]]) -> float:
@@ -159,22 +152,9 @@ class SignatureGraph:
         return len(edges & walked) / len(edges) if edges else 0.0
 
     @cached_property
-    def _uniform(self) -> Adjacency:
-        return self._adjacency({})
-
-    @cached_property
-    def _scored(self) -> Adjacency:
-        return self._adjacency({(edge.source, edge.target): edge.score for edge in self.edges})
-
-    def _adjacency(self, weights: Mapping[tuple[str, str], float]) -> Adjacency:
+    def _adjacency(self) -> Adjacency:
         number = {name: index for index, name in enumerate(self.signatures)}
-        rows = [[number[target] for target in self.digraph.successors(name)] for name in self.signatures]
-        if not weights:
-            return Adjacency.of(rows)
-        scores = [
-            [weights[name, target] for target in self.digraph.successors(name)] for name in self.signatures
-        ]
-        return Adjacency.of(rows, weights=scores)
+        return Adjacency.of([[number[target] for target in self.digraph.successors(name)] for name in number])
 
     def _known(self, name: str) -> str:
         if name not in self.signatures:

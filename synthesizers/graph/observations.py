@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from data.messages import Role, ToolStatus, Turn
-from synthesizers.execution import Executed
 from synthesizers.graph.dependency import Evidence, Link
 from synthesizers.graph.fields import Field, Shape, fields_of
 
@@ -54,11 +53,6 @@ def steps_of(turns: Iterable[Turn]) -> list[Step]:
             steps.append(Step(call.name, call.parsed_arguments(), turn.result.text, ok, said))
             said = ""
     return steps
-
-
-def executed_steps(executed: Iterable[Executed]) -> list[Step]:
-    """Calls kept by a Trial as steps; nobody said anything."""
-    return [Step(made.call.name, made.arguments(), made.result.text, made.ok) for made in executed]
 
 
 def telling(value: Any) -> str:

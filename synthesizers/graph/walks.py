@@ -24,38 +24,28 @@ _REDRAWS = 4
 
 @dataclass(frozen=True, slots=True)
 class Adjacency:
-    """Successors of node i are targets[starts[i]:starts[i + 1]]; `mass` sums the weights before each."""
+    """Successors of node i are targets[starts[i]:starts[i + 1]]."""
 
     starts: Ints
     targets: Ints
-    mass: npt.NDArray[np.float64]
 
     @classmethod
-    def of(
-        cls, rows: Sequence[Sequence[int]], *, weights: Sequence[Sequence[float]] | None = None
-    ) -> Adjacency:
-        """From successor lists; weights are positive, 1 each where none are given."""
+    def of(cls, rows: Sequence[Sequence[int]]) -> Adjacency:
+        """From successor lists."""
         starts = np.cumsum([0, *map(len, rows)], dtype=np.int64)
-        targets = np.fromiter(chain.from_iterable(rows), dtype=np.int64)
-        flat = chain.from_iterable(weights) if weights is not None else np.ones(len(targets))
-        mass = np.concatenate(([0.0], np.cumsum(np.fromiter(flat, dtype=np.float64))))
-        return cls(starts, targets, mass)
+        return cls(starts, np.fromiter(chain.from_iterable(rows), dtype=np.int64))
 
     def draw(self, nodes: Ints, rng: np.random.Generator) -> Ints:
         """One successor of each of `nodes`, all of which have some."""
-        low, high = self.mass[self.starts[nodes]], self.mass[self.starts[nodes + 1]]
-        places = np.searchsorted(self.mass, low + rng.random(len(nodes)) * (high - low), side="right") - 1
-        found: Ints = self.targets[np.clip(places, self.starts[nodes], self.starts[nodes + 1] - 1)]
-        return found
+        low = self.starts[nodes]
+        drawn: Ints = self.targets[rng.integers(low, self.starts[nodes + 1])]
+        return drawn
 
     def draw_unvisited(self, node: int, visited: set[int], rng: np.random.Generator) -> int:
         """A successor that is not in `visited`, or -1."""
-        span = range(self.starts[node], self.starts[node + 1])
-        left = [place for place in span if int(self.targets[place]) not in visited]
-        if not left:
-            return -1
-        weights = np.array([self.mass[place + 1] - self.mass[place] for place in left])
-        return int(self.targets[left[int(rng.choice(len(left), p=weights / weights.sum()))]])
+        successors = self.targets[self.starts[node] : self.starts[node + 1]].tolist()
+        left = [other for other in successors if other not in visited]
+        return int(left[rng.integers(len(left))]) if left else -1
 
 
 def draw_walks(adjacency: Adjacency, count: int, *, length: int, rng: np.random.Generator) -> Ints:

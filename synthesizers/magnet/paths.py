@@ -13,7 +13,7 @@ import random
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 from itertools import islice
 
 import networkx as nx
@@ -33,13 +33,13 @@ _DRAWS = 64
 """Pairs that `draw_connection` tries. Ours."""
 
 
-class Stage(IntEnum):
+class Stage(StrEnum):
     """How far a path is; see the module docstring."""
 
-    WALKED = 0
-    MERGED = 1
-    INSERTED = 2
-    SPLIT = 3
+    WALKED = "walked"
+    MERGED = "merged"
+    INSERTED = "inserted"
+    SPLIT = "split"
 
 
 class CallOrigin(StrEnum):
@@ -282,6 +282,6 @@ def _funcs(path: Path, graph: SignatureGraph) -> Iterator[tuple[int, str]]:
 def _require(path: Path, stage: Stage, *, operation: str) -> None:
     if path.stage is not stage:
         raise ConfigError(
-            f"{operation} takes a {stage.name.lower()} path, got a {path.stage.name.lower()} one;"
+            f"{operation} takes a path at stage {stage}, got one at stage {path.stage};"
             " the order is magnify or connect, merge, insert, split"
         )
