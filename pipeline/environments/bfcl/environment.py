@@ -98,6 +98,11 @@ class BfclEnvironment(HostEnvironment):
         """The benchmark's ground truth, one call per assistant turn, "Done." at the end of each user turn."""
         return PlannedGold(_plan(task.private_value()["gold"], task.state_value()["classes"]))
 
+    def tool_sets(self, task: Task) -> dict[str, tuple[str, ...]]:
+        """The tools of a task's classes, by class."""
+        classes = task.state_value()["classes"]
+        return {kind: tuple(spec.name for spec in documented_tools(kind)) for kind in classes}
+
     def _task(self, row: Row, half: str) -> Task:
         state: dict[str, Any] = {"classes": row.classes, "config": row.config}
         if row.held_back:

@@ -1,0 +1,169 @@
+"""A chain executed call by call in a real session, with tools that are down now and then.
+
+Each call is grounded by what the world answered before; nothing is assumed. A call counts as dependent where
+an argument comes from an earlier answer or is one of an earlier call, too, or where it fails, or answers
+otherwise, once an earlier call is left out: that is tried, not guessed. An injected failure is an outage of
+the task's world (`blueprint.Outage`): the tool refuses its first call of the turn, gold calls it again, and
+every replay meets the same. We do not let gold make mistakes of its own, since that would teach them. Not
+covered: which chain (`chains_graph`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from data.messages import ToolResult, ToolSpec, ToolStatus, text_parts
+from data.tasks import Task
+from pipeline.environments.base import Environment
+from pipeline.environments.blueprint import Outage, PlannedCall, Source, result_digest
+from synthesizers.astra.chains_graph import Chain
+from synthesizers.evidence import ValuePool
+from synthesizers.execution import Executed, Trial
+from synthesizers.graph.dependency import SignatureGraph
+from synthesizers.graph.observations import telling
+from synthesizers.grounding import ArgumentSource, GroundedCall, OutputPort, Provenance, ground, worked
+
+FAILURES = 0.2
+"""Share of calls that meet an outage first. From the paper: 20 % injected failures; per call: ours."""
+OUTAGES = (
+    "error: the service is busy, try again",
+    "error: timed out, nothing was done; try again",
+    "error: too many requests, try again",
+)
+"""What a tool that is down says. Ours."""
+
+
+class ChainRun(NamedTuple):
+    """A chain as far as it went: `stuck` is the tool no call of which worked, "" where all did.
+
+    A call that passes an empty answer on has not worked either: nobody could ask for it.
+    """
+
+    calls: tuple[GroundedCall, ...]
+    stuck: str = ""
+
+
+async def run_chain(
+    trial: Trial,
+    chain: Chain,
+    tools: Mapping[str, ToolSpec],
+    *,
+    pool: ValuePool,
+    graph: SignatureGraph,
+    rng: random.Random,
+    said: str = "",
+) -> ChainRun:
+    """Ground and make every call of a chain; only the last may end the episode."""
+    calls: list[GroundedCall] = []
+    first = len(trial.executed)
+    for place, name in enumerate(chain):
+        call = await ground(
+            trial,
+            tools[name],
+            pool,
+            rng=rng,
+            prefer=_wanted_ports(chain[:place], name, graph, first=first),
+            said=said,
+            may_finish=place == len(chain) - 1,
+        )
+        if call is None or any(source.value == "" for source in call.of(Provenance.OUTPUT)):
+            return ChainRun(tuple(calls), name)
+        calls.append(call)
+    return ChainRun(tuple(calls))
+
+
+async def is_dependent(
+    environment: Environment, task: Task, calls: Sequence[GroundedCall], *, seed: int = 0
+) -> bool:
+    """Whether any of the calls depends on an earlier one; `calls` are all that was made in `task`."""
+    for place, call in enumerate(calls):
+        fed = any(source.of is not None for source in call.of(Provenance.OUTPUT))
+        if fed or _shares(call, calls[:place]):
+            return True
+    for place in range(1, len(calls)):
+        if await _needs_earlier(environment, task, calls[: place + 1], seed=seed):
+            return True
+    return False
+
+
+def planned_calls(
+    calls: Sequence[GroundedCall], history: Sequence[Executed], outages: Sequence[Outage]
+) -> tuple[PlannedCall, ...]:
+    """The calls of a turn as gold makes them: each once, twice where its tool is down first."""
+    down = {outage.name: outage.text for outage in outages}
+    planned = []
+    for call in calls:
+        made = _planned(call, history)
+        text = down.pop(made.name, None)
+        if text is not None:
+            answer = ToolResult(call_id="", name=made.name, parts=text_parts(text))
+            refused = {"result": result_digest(answer), "status": ToolStatus.TOOL_ERROR, "changes": False}
+            planned.append(made.model_copy(update=refused))
+        planned.append(made)
+    return tuple(planned)
+
+
+def drawn_outages(
+    calls: Sequence[GroundedCall], rng: random.Random, *, turn: int, share: float = FAILURES
+) -> tuple[Outage, ...]:
+    """Outages of a turn's tools, each with probability `share`; a tool is down at most once a turn."""
+    names = dict.fromkeys(call.executed.call.name for call in calls)
+    return tuple(
+        Outage(turn=turn, name=name, text=rng.choice(OUTAGES)) for name in names if rng.random() < share
+    )
+
+
+def _wanted_ports(
+    before: Sequence[str], name: str, graph: SignatureGraph, *, first: int
+) -> dict[str, OutputPort]:
+    """For each parameter the port of the latest earlier call that can feed it, by the graph's best link."""
+    wanted: dict[str, OutputPort] = {}
+    for place in reversed(range(len(before))):
+        edge = graph.edge(before[place], name)
+        for link in edge.links if edge else ():
+            if link.whole:
+                wanted.setdefault(link.input, OutputPort(first + place, link.output))
+    return wanted
+
+
+def _shares(call: GroundedCall, earlier: Sequence[GroundedCall]) -> bool:
+    """Whether an argument says the same telling thing as one of an earlier call."""
+    values = [value for done in earlier for value in done.executed.arguments().values()]
+    known = {telling(value) for value in values} - {""}
+    return any(telling(value) in known for value in call.executed.arguments().values())
+
+
+async def _needs_earlier(
+    environment: Environment, task: Task, calls: Sequence[GroundedCall], *, seed: int
+) -> bool:
+    """Whether the last call fails, or as a look-up answers otherwise, without one of the earlier ones."""
+    last = calls[-1].executed
+    for left_out in range(len(calls) - 1):
+        async with await Trial.open(environment, task, seed=seed) as trial:
+            for place, call in enumerate(calls):
+                if place != left_out:
+                    again = await trial.attempt(call.executed.call.name, call.executed.arguments())
+            shows_state = hasattr(trial.session, "end_state")
+            if not worked(again, shows_state=shows_state):
+                return True
+            if not last.changes and again.result.text != last.result.text:
+                return True
+    return False
+
+
+def _planned(call: GroundedCall, history: Sequence[Executed]) -> PlannedCall:
+    return PlannedCall(
+        name=call.executed.call.name,
+        arguments=call.executed.call.arguments,
+        result=result_digest(call.executed.result),
+        changes=call.executed.changes,
+        sources=tuple(_source(source, history) for source in call.sources),
+    )
+
+
+def _source(source: ArgumentSource, history: Sequence[Executed]) -> Source:
+    place = source.of
+    of = f"{history[place.call].call.name}#{place.call}:{place.path}" if place is not None else ""
+    return Source(argument=source.name, provenance=source.provenance.value, of=of)
