@@ -29,6 +29,7 @@ from synthesizers.scoring import (
 
 _NOISE = 0.7
 _MAX_ANCHORS = 250
+_RANDOM_DRAWS = 64
 
 
 class Proposal(NamedTuple):
@@ -68,15 +69,14 @@ def random_proposals(tool: ToolSpec, records: Sequence[Record], *, rng: random.R
     values = list(
         {canonical.dumps(value): value for record in records for _, value in record.values}.values()
     )
+    allowed = {
+        name: [value for value in values if needs.fits(name, value)] or list(of_schema(schema))
+        for name, schema in needs.properties.items()
+    }
     found = []
-    for _ in range(64):
-        arguments = {}
-        for name, schema in needs.properties.items():
-            if name not in needs.required and rng.random() < 0.5:
-                continue
-            allowed = [value for value in values if needs.fits(name, value)] or list(of_schema(schema))
-            if allowed:
-                arguments[name] = rng.choice(allowed)
+    for _ in range(_RANDOM_DRAWS):
+        given = [name for name in allowed if name in needs.required or rng.random() < 0.5]
+        arguments = {name: rng.choice(allowed[name]) for name in given if allowed[name]}
         if not argument_problems(arguments, needs.schema):
             found.append(Proposal(arguments, 0.0))
     return found
