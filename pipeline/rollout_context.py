@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from data.messages import Role, Turn, text_parts, user
+from data.messages import Part, PartType, Role, Turn, text_parts, user
 from pipeline.renderers.base import Rendered
 
 DROPPED = "[result dropped]"
@@ -52,9 +52,16 @@ class Folding:
         head = self.prompt - (self.prompt > 0 and turns[self.prompt - 1].role is Role.USER)
         said = [turn for turn in turns[head : self.kept] if turn.role is Role.USER]
         told = user(frame.replace("{summary}", turns[self.summary].text, 1))
-        parts = tuple(part for turn in (*said, told) for part in (*turn.parts, *text_parts("\n\n")))[:-1]
-        folded = Turn(role=Role.USER, parts=parts)
+        folded = Turn(role=Role.USER, parts=_joined([*said, told]))
         return [*turns[:head], folded, *(turns[index] for index in later)], [*range(head), -1, *later]
+
+
+def _joined(turns: Sequence[Turn]) -> tuple[Part, ...]:
+    """The content of several turns, a blank line between them; one part where all of it is text."""
+    parts = [part for turn in turns for part in (*turn.parts, *text_parts("\n\n"))][:-1]
+    if all(part.type is PartType.TEXT for part in parts):
+        return text_parts("".join(part.text for part in parts))
+    return tuple(parts)
 
 
 def renumbered(rendered: Rendered, indices: Sequence[int], following: int) -> Rendered:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from data.leaks import LeakError, check_trajectory
-from data.messages import Role, user
+from data.messages import Part, PartType, Role, assistant, system, user
 from data.tasks import Budget
 from data.trajectories import Blame, SpanKind, Termination, Trajectory
 from pipeline.engines.base import Sampling
@@ -26,6 +26,7 @@ from pipeline.rollout import (
     SummaryFormat,
     rollouts,
 )
+from pipeline.rollout_context import Folding
 from rl.audit import audit
 from rl.rows import grpo_rows, sft_rows
 from tests.pipeline.rollout_world import Speaker, World, call_text, make_task
@@ -227,6 +228,16 @@ def test_a_secret_the_agent_wrote_down_is_no_leak(renderer: ChatMLRenderer) -> N
     check_trajectory(trajectory, task)
     with pytest.raises(LeakError, match="turn 6"):
         check_trajectory(trajectory.model_copy(update={"segments": ()}), task)
+
+
+def test_media_of_the_request_stay_in_the_folded_prompt() -> None:
+    image = Part(type=PartType.IMAGE, media_sha256="ab" * 32, media_type="image/png")
+    asked = user("What is it?")
+    asked = asked.model_copy(update={"parts": (image, *asked.parts)})
+    dialogue = [asked, assistant("A cat."), user("And now?"), assistant("A dog."), system("cat, dog")]
+    turns, indices = Folding(prompt=1, kept=3, summary=4).shown(dialogue, "So far: {summary}")
+    assert turns[0].parts[0] == image and turns[1:] == dialogue[3:4] and indices == [-1, 3]
+    assert turns[0].text.endswith("What is it?\n\nAnd now?\n\nSo far: cat, dog")
 
 
 def test_settings(renderer: ChatMLRenderer) -> None:
