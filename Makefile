@@ -1,5 +1,6 @@
 # Two environments: .venv (the product) and .venv-serve (the model server). Every target makes what it needs.
 # PYTHON=..., TORCH_INDEX=URL, TORCH=default and VLLM_PACKAGE=NAME==VERSION override what is detected.
+# TEST_WORKERS=N runs the tests in N processes; files stay whole, and all tests on the model server are in one of them.
 
 # No dependency of ours reports anything to anybody.
 export DO_NOT_TRACK := 1
