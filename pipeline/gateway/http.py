@@ -1,7 +1,9 @@
 """A small HTTP/1.1 server on asyncio and h11: whole requests in, whole or streamed answers out.
 
-Decides: bound to 127.0.0.1 unless told otherwise, bodies up to `max_body` bytes, connections kept alive for
-`idle` seconds. Nothing of a request is ever logged. Not covered: TLS, HTTP/2, uploads in pieces.
+Decides: bound to 127.0.0.1 unless told otherwise; a body has at most `max_body` bytes (else 413) and all that
+are held at once MAX_BODIES times as many (else 503); a request has arrived `arrival` seconds after its first
+byte (else 408), a piece of an answer is taken within `idle` seconds, and a connection is kept alive as long.
+Nothing of a request is ever logged. Not covered: TLS, HTTP/2, uploads in pieces.
 """
 
 from __future__ import annotations
@@ -15,8 +17,10 @@ from http import HTTPStatus
 
 import h11
 
+from data import canonical
 from pipeline.errors import ConfigError
 
+MAX_BODIES = 8
 _CHUNK = 1 << 16
 _LINGER_SECONDS = 1.0
 _log = logging.getLogger("trajsmith.gateway")
@@ -57,9 +61,10 @@ class HttpServer:
         port: int = 0,
         max_body: int = 32 << 20,
         idle: float = 120.0,
+        arrival: float = 60.0,
     ) -> None:
         self._handle, self._host, self._port = handle, host, port
-        self._max_body, self._idle = max_body, idle
+        self._limits = _Limits(max_body, idle, arrival)
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
@@ -73,7 +78,7 @@ class HttpServer:
         """Listen; the URL. Raises ConfigError where the port is taken."""
         try:
             self._server = await asyncio.start_server(
-                self._connected, self._host, self._port, limit=1 << 20, backlog=1024
+                self._connected, self._host, self._port, limit=_CHUNK, backlog=1024
             )
         except OSError as error:
             raise ConfigError(
@@ -97,7 +102,7 @@ class HttpServer:
         assert task is not None, "asyncio runs connections as tasks"
         self._connections.add(task)
         try:
-            await _Connection(reader, writer, self._max_body, self._idle).serve(self._handle)
+            await _Connection(reader, writer, self._limits).serve(self._handle)
         except (ConnectionError, TimeoutError, asyncio.IncompleteReadError):
             pass  # the client went away
         except asyncio.CancelledError:
@@ -109,51 +114,78 @@ class HttpServer:
                 await writer.wait_closed()
 
 
+@dataclass(slots=True)
+class _Limits:
+    """What all connections of a server share; `held` counts the bytes of bodies that are held now."""
+
+    max_body: int
+    idle: float
+    arrival: float
+    held: int = 0
+
+
+class _RefusedError(Exception):
+    """A request that is answered without having been read to its end."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        error = {"message": message, "type": "server_error" if status >= 500 else "invalid_request_error"}
+        self.response = Response(status, canonical.dumps({"error": error}).encode("ascii"))
+
+
 class _Connection:
     """One client connection."""
 
-    def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, max_body: int, idle: float
-    ) -> None:
-        self._reader, self._writer = reader, writer
-        self._max_body, self._idle = max_body, idle
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, limits: _Limits) -> None:
+        self._reader, self._writer, self._limits = reader, writer, limits
+        self._held, self._due = 0, 0.0
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=1 << 16)
 
     async def serve(self, handle: Handle) -> None:
-        while True:
-            try:
-                request = await self._request()
-                if request is None:
-                    return
-                response = await _answer(handle, request)
-                if request.method == "HEAD":  # the same answer, its body left out
-                    response = replace(response, body=b"", stream=None)
-            except h11.RemoteProtocolError as error:
-                status = error.error_status_hint
-                response = Response(status, b'{"error":{"message":"not a valid HTTP request"}}')
-            if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
-                return
-            await self._send(response)
-            if self._http.their_state is h11.ERROR:
-                await self._linger()
-            if {self._http.our_state, self._http.their_state} != {h11.DONE}:
-                return
+        while await self._exchange(handle):
             self._http.start_next_cycle()
 
+    async def _exchange(self, handle: Handle) -> bool:
+        """One request and its answer; whether another may follow. Nothing of them is kept while it waits."""
+        try:
+            response = await self._response(handle)
+        finally:
+            self._hold(-self._held)
+        if response is None or self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            return False
+        await self._send(response)
+        if self._http.their_state is not h11.DONE:
+            await self._linger()
+        return {self._http.our_state, self._http.their_state} == {h11.DONE}
+
+    async def _response(self, handle: Handle) -> Response | None:
+        """The answer to the next request; None where none comes."""
+        try:
+            request = await self._request()
+        except _RefusedError as refused:
+            return refused.response
+        except h11.RemoteProtocolError as error:
+            return Response(error.error_status_hint, b'{"error":{"message":"not a valid HTTP request"}}')
+        if request is None:
+            return None
+        response = await _answer(handle, request)
+        # HEAD: the same answer, its body left out
+        return replace(response, body=b"", stream=None) if request.method == "HEAD" else response
+
     async def _request(self) -> Request | None:
+        self._due = self._now() + self._limits.arrival if self._http.trailing_data[0] else 0.0
         head = await self._event()
         if not isinstance(head, h11.Request):
             return None
+        headers = {name.decode("ascii"): value.decode("latin-1") for name, value in head.headers}
+        self._refuse_large(int(headers.get("content-length", 0)))
         pieces: list[bytes] = []
-        size = 0
         while isinstance(event := await self._event(), h11.Data):
-            size += len(event.data)
-            if size > self._max_body:
-                raise h11.RemoteProtocolError("body too large", error_status_hint=413)
+            self._hold(len(event.data))
+            self._refuse_large(self._held)
             pieces.append(bytes(event.data))
         if not isinstance(event, h11.EndOfMessage):
             return None
-        headers = {name.decode("ascii"): value.decode("latin-1") for name, value in head.headers}
         target = head.target.decode("latin-1")
         return Request(head.method.decode("ascii"), target.split("?")[0], headers, b"".join(pieces))
 
@@ -164,8 +196,36 @@ class _Connection:
                 return event
             if self._http.they_are_waiting_for_100_continue:
                 await self._write(h11.InformationalResponse(status_code=100, headers=[]))
-            async with asyncio.timeout(self._idle):
-                self._http.receive_data(await self._reader.read(_CHUNK))
+            self._http.receive_data(await self._read())
+
+    async def _read(self) -> bytes:
+        """What comes next, b"" at the end. TimeoutError where nothing of a request came."""
+        try:
+            async with asyncio.timeout_at(self._due or self._now() + self._limits.idle):
+                data = await self._reader.read(_CHUNK)
+        except TimeoutError:
+            if not self._due:
+                raise
+            message = f"the request did not arrive within {self._limits.arrival:g} s"
+            raise _RefusedError(408, message) from None
+        self._due = self._due or self._now() + self._limits.arrival
+        return data
+
+    def _refuse_large(self, size: int) -> None:
+        """Raise for a body of `size` bytes, announced or already there."""
+        limits = self._limits
+        if size > limits.max_body:
+            raise _RefusedError(413, f"the body is larger than {limits.max_body} bytes")
+        if limits.held - self._held + size > MAX_BODIES * limits.max_body:
+            raise _RefusedError(503, "too many large requests at once; try again")
+
+    def _hold(self, size: int) -> None:
+        self._held += size
+        self._limits.held += size
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
 
     async def _send(self, response: Response) -> None:
         headers = [
@@ -198,7 +258,8 @@ class _Connection:
         data = self._http.send(event)
         if data:
             self._writer.write(data)
-            await self._writer.drain()
+            async with asyncio.timeout(self._limits.idle):
+                await self._writer.drain()
 
 
 async def _answer(handle: Handle, request: Request) -> Response:
