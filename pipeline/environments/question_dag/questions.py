@@ -21,7 +21,6 @@ from pipeline.errors import ConfigError
 
 HOPS = (2, 3, 4, 5)
 _MAX_LIST = 5
-_MAX_DRAWS = 5_000
 _WORDS = {Op.ADD: "sum", Op.DIFFERENCE: "difference", Op.MULTIPLY: "product"}
 _LEADS = ("What is {}?", "Find {}.", "I need {}.")
 
@@ -64,15 +63,22 @@ class Drawn:
 
 
 def draw_questions(
-    subject: str, world: str, rng: random.Random, *, hops: tuple[int, ...] = HOPS, unseen: bool = False
+    subject: str,
+    world: str,
+    rng: random.Random,
+    *,
+    hops: tuple[int, ...] = HOPS,
+    unseen: bool = False,
+    draws: int = 5_000,
 ) -> Iterator[Drawn]:
-    """Questions of a world, none twice, with the numbers of sub-questions in turn. Raises ConfigError at the
-    end of what can be drawn.
+    """Questions of a world, none twice, with the numbers of sub-questions in turn.
+
+    Raises ConfigError where `draws` attempts in a row gave no new one.
     """
     tables, seen = make_tables(subject, world), set[str]()
     while True:
         for number in hops:
-            for _ in range(_MAX_DRAWS):
+            for _ in range(draws):
                 drawn = draw_question(subject, world, tables, rng, hops=number, unseen=unseen)
                 if drawn is not None and drawn.key not in seen:
                     break
