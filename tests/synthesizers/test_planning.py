@@ -56,7 +56,6 @@ class Answer(Exchange):
 def role(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ChatRole[Question, Answer]:
     (tmp_path / "counter.md").write_text("Count.\n---\nWord: {{ word }}\n{{ turns | json }}\n")
     monkeypatch.setattr(roles, "PROMPTS", tmp_path)
-    roles._template.cache_clear()
     return ChatRole("counter", reply=Answer)
 
 
@@ -67,14 +66,12 @@ def test_a_role_asks_with_its_prompt_and_reads_its_reply(role: ChatRole[Question
     system, user = role.turns(question)
     assert (system.text, user.text) == ("Count.", 'Word: abc {{ x }}\n["a"]')
     assert chat.asked[0][0] == system
-    roles._template.cache_clear()
 
 
 def test_a_reply_that_is_none_is_an_error_with_its_text(role: ChatRole[Question, Answer]) -> None:
     chat = ScriptedChat(["three", '{"size": "many"}', '{"size": 3, "more": 1}'])
     with pytest.raises(StructuredReplyError, match="more"):
         asyncio.run(role.ask(chat, Question(word="abc", turns=[])))
-    roles._template.cache_clear()
 
 
 def test_replies_and_their_cost_are_kept(tmp_path: Path, role: ChatRole[Question, Answer]) -> None:
@@ -88,7 +85,6 @@ def test_replies_and_their_cost_are_kept(tmp_path: Path, role: ChatRole[Question
         asked.append(len(chat.asked))
     assert asked == [1, 0]
     assert ChatLedger(tmp_path / "ledger.jsonl").totals() == {"scripted": (1, 0)}
-    roles._template.cache_clear()
 
 
 def test_a_role_without_a_possible_chat_is_an_error() -> None:
