@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from data.errors import ConfigError
+from filters.astra_score import AstraScore
 from filters.base import Filter
 from filters.difficulty import Difficulty
 from filters.efficiency import Efficiency, GoldLength
@@ -26,7 +27,16 @@ __all__ = ["FILTERS", "build_filters"]
 
 FILTERS: dict[str, type[Any]] = {
     filter_.name: filter_
-    for filter_ in (Difficulty, ValidCalls, VerifiedOutcome, ExactDuplicate, Efficiency, Rewarded, Mix)
+    for filter_ in (
+        AstraScore,
+        Difficulty,
+        ValidCalls,
+        VerifiedOutcome,
+        ExactDuplicate,
+        Efficiency,
+        Rewarded,
+        Mix,
+    )
 }
 _NEEDS_WHOLE_POOL = Difficulty.name
 _REJECTS_NOTHING = {Difficulty.name}

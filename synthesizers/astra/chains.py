@@ -11,13 +11,16 @@ Not covered: scores of trajectories (`filters.astra_score`), tools that only exi
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from data.errors import ConfigError
 from data.messages import ToolSpec
 from data.tasks import Task
+from data.trajectories import Trajectory
+from filters.astra_parts import FailedCall
 from pipeline.chat.base import Chat
 from pipeline.environments.blueprint import Blueprint, PlannedTurn, blueprint_task
 from synthesizers.astra.chains_execution import FAILURES, is_dependent, run_chain
@@ -26,6 +29,8 @@ from synthesizers.astra.chains_judging import proposed_chains, task_ratings, vot
 from synthesizers.astra.chains_plan import ChainPlan, Dialogue, Unplanned
 from synthesizers.astra.chains_sets import MAX_OBSERVED, ToolSet, learn_sets, sets_of, widened
 from synthesizers.astra.chains_writing import PROGRAM, READERS
+from synthesizers.astra.scoring import score_trajectory
+from synthesizers.base import Made
 from synthesizers.evidence import ValuePool, make_pool
 from synthesizers.execution import Trial
 from synthesizers.grounding import GroundedCall
@@ -48,6 +53,7 @@ class AstraChains(Planner):
     `candidates`: weighted walks (paper) or any of all depth-first paths (code). `failures`: share of calls
     whose tool is down first. `distractors`: tools shown besides those of the chain, of the same set.
     `proposals`: pairs asked of a proposer per tool set. `random_choice`: any tools of the set in any order.
+    `threshold` and `failed_call`: of the score that every trajectory gets, with a verdict (`astra_score`).
     """
 
     name: ClassVar[str] = "astra_chains"
@@ -57,6 +63,8 @@ class AstraChains(Planner):
     augment: bool = True
     distractors: int = 3
     proposals: int = 24
+    threshold: float = 0.7
+    failed_call: FailedCall = "paper"
     sets: dict[str, ToolSet] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -79,6 +87,22 @@ class AstraChains(Planner):
         if proposer is not None:
             for tool_set in self.sets.values():
                 tool_set.transitions = await proposed_chains(proposer, tool_set, number=self.proposals)
+
+    async def _made(
+        self, base: Task, index: int, *, done: Collection[str], failed: Collection[str]
+    ) -> AsyncGenerator[Made]:
+        """As any planner; every trajectory comes scored, behind the verdict on it.
+
+        In this order: a kill between the two leaves no trajectory that is done and has no verdict.
+        """
+        async with aclosing(super()._made(base, index, done=done, failed=failed)) as made:
+            async for record in made:
+                if isinstance(record, Trajectory):
+                    record, verdict = await score_trajectory(
+                        record, self.roles, threshold=self.threshold, failed_call=self.failed_call
+                    )
+                    yield verdict
+                yield record
 
     async def plan(self, base: Task, rng: random.Random) -> Planned:
         """One chain in the world of `base`; see the module docstring for the gates."""
