@@ -27,6 +27,7 @@ from synthesizers.reading import rows_in, shape
 
 NUM_CORPUS = 48
 """Tasks whose gold is played for the corpus (ours): a few seconds for the slowest world that ships."""
+_SPREAD = 4
 MAX_SHAPES = 12
 """Shapes remembered per parameter; one written in more ways than that has no shape of its own."""
 
@@ -103,9 +104,10 @@ _LOCKS: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDict
 async def gold_corpus(
     environment: Environment, *, num_tasks: int = NUM_CORPUS
 ) -> tuple[tuple[str, Example], ...]:
-    """(task id, example) of the first `num_tasks` tasks of `train`, or of the first split without one.
+    """(task id, example) of `num_tasks` tasks of `train`, or of the first split where none is called so.
 
-    Played once per environment and kept in memory.
+    The tasks are spread over the first `num_tasks * 4`: some worlds list theirs by topic. Played once per
+    environment and kept in memory.
     """
     split = "train" if "train" in environment.splits else environment.splits[0]
     first = next(iter(environment.tasks(split)), None)
@@ -115,7 +117,8 @@ async def gold_corpus(
     async with _LOCKS.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
         if key not in _CORPORA:
             found = []
-            for task in islice(environment.tasks(split), num_tasks):
+            drawn = list(islice(environment.tasks(split), num_tasks * _SPREAD))
+            for task in drawn[:: max(1, len(drawn) // num_tasks)][:num_tasks]:
                 found += [(task.task_id, example) for example in await gold_examples(environment, task)]
             _CORPORA[key] = tuple(found)
     return _CORPORA[key]

@@ -46,6 +46,8 @@ _FAILURE = re.compile(
     r"(?:\w+ ){0,3}(?:not found|does not exist|not available|not allowed))\b",
     re.IGNORECASE,
 )
+_SHORT = 80
+"""Characters within which an answer says that it failed or found nothing."""
 _NOTHING = re.compile(
     r"\W*(none|null|nothing|no (?:\w+ ){0,3}(?:found|rows|results?|matches)|empty|n/a)?\W*"
     r"(?:found|to show)?\W*",
@@ -152,7 +154,7 @@ def _fails(text: str) -> bool:
         status = str(value.get("status", "")).lower()
         told = any(value.get(key) for key in ("error", "errors", "exception"))
         return told or status in ("error", "failed", "failure") or value.get("success") is False
-    return isinstance(value, str) and bool(_FAILURE.match(text))
+    return isinstance(value, str) and bool(_FAILURE.match(text.strip()[:_SHORT]))
 
 
 def _says_something(text: str, *, asked: bool) -> bool:
@@ -162,7 +164,7 @@ def _says_something(text: str, *, asked: bool) -> bool:
         leaves = list(_leaves(value))
         return bool(leaves) and not (asked and all(leaf is False for leaf in leaves))
     if isinstance(value, str):
-        return not _NOTHING.fullmatch(text)
+        return len(text.strip()) > _SHORT or not _NOTHING.fullmatch(text.strip())
     return value is not None and not (asked and value is False)
 
 

@@ -16,6 +16,8 @@ _CUT = re.compile(
     r"particular))\b|, (?!(?:\w+, )*(?:and\b|\w+,? and\b))).*$",
     re.IGNORECASE | re.DOTALL,
 )
+_LONGEST = 500
+"""Characters of a description that are read."""
 _OPENERS = re.compile(
     r"^(?:this|the)?\s*(?:tool|function|method|api|endpoint|command|operation)?\s*(?:is\s+)?"
     r"(?:used to|allows? (?:you|users?|the user) to|(?:tool|function|method) (?:to|for)|will|can|to)\s+",
@@ -26,7 +28,7 @@ _SENTENCE_END = re.compile(r"(?<=[\w)\"'])[.!](?:\s|$)")
 
 def imperative(description: str) -> str:
     """The description's first sentence as an imperative, short; "" where there is none."""
-    first = _SENTENCE_END.split(description.strip(), maxsplit=1)[0].strip(" .\n")
+    first = _SENTENCE_END.split(description.strip()[:_LONGEST], maxsplit=1)[0].strip(" .\n")
     first = _OPENERS.sub("", re.sub(r"\s+", " ", first))
     cut = _without_alternative(_CUT.sub("", first))
     first = cut if len(cut.split()) > 1 else first

@@ -21,6 +21,8 @@ Scalar = str | int | float | bool
 _WORD = re.compile(r"[$#@]?[A-Za-z0-9_][\w.:@/-]*[\w/]|[A-Za-z0-9_]")
 _IDENTIFIER = re.compile(r"([A-Za-z]{1,4})[-_]?\d+")
 _CELLS = re.compile(r"\s*\|\s*|\t")
+_MAX_CHARS = 100_000
+"""A longer text is read as lines."""
 _MAX_ROWS = 400
 """Rows read of one value; what a longer result holds beyond them is not used."""
 
@@ -58,7 +60,7 @@ def rows_in(value: Any) -> tuple[Row, ...]:
 def decoded(text: str) -> Any:
     """The JSON value or Python literal that `text` is, else `text`."""
     stripped = text.strip()
-    if not stripped or stripped[0] not in "{[\"'-0123456789tfnTFN(":
+    if not stripped or len(stripped) > _MAX_CHARS or stripped[0] not in "{[\"'-0123456789tfnTFN(":
         return text
     try:
         return canonical.loads(stripped)
@@ -136,6 +138,9 @@ def _object(value: dict[str, Any], *, path: str, kind: str, key: str) -> Iterato
     if fields:
         own = [Field(f"{path}.key" if path else "key", "key", key)] if key else []
         yield Row(path, kind, tuple(own + fields))
+    scalars = {name: item for name, item in value.items() if isinstance(item, str | int | float)}
+    if len(scalars) == len(value) > 1 and len({shape(item) for item in scalars.values()}) == 1:
+        yield from (_entry(f"{path}.{name}", kind, name, item) for name, item in scalars.items())
     keyed = len(deeper) == len(value) and all(isinstance(item, dict) for _, item, _ in deeper)
     for name, item, here in deeper:
         noun = kind if keyed and kind else singular((words(name) or ("",))[-1])
@@ -149,6 +154,11 @@ def _lines(text: str) -> Iterator[Row]:
         fields = [Field(f"[{index}].{place}", "", cell) for place, cell in enumerate(cells) if cell]
         if fields:
             yield Row(f"[{index}]", "", tuple(fields))
+
+
+def _entry(path: str, kind: str, key: str, value: Scalar) -> Row:
+    """An entry of a map: values all alike under keys that may be data themselves."""
+    return Row(path, kind, (Field(f"{path}.key", "key", key), Field(path, "id", value)))
 
 
 def _lone(path: str, value: Scalar) -> Row:

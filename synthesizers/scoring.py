@@ -7,6 +7,7 @@ covered: sets of arguments (`proposals`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -34,6 +35,7 @@ ENOUGH = 1.5
 """Evidence below this is no reason to try a value where there is better."""
 _IDENTITIES = ("id", "key", "name", "code", "number", "no")
 """Field names whose value stands for the whole record."""
+_QUOTED = re.compile(r"'([^'\n]{1,40})'|\"([^\"\n]{1,40})\"")
 _SORTS = ("type", "kind")
 """Field names whose value says what the record is: {"key": "a.txt", "type": "file"} is a file."""
 
@@ -107,7 +109,13 @@ def candidates(
         if key not in best or best[key].score < choice.score:
             best[key] = choice
     strong = [choice for choice in best.values() if choice.score >= ENOUGH]
-    return strong or list(best.values())
+    return strong or list(best.values()) or list(_of_type(name, needs, records))
+
+
+def _of_type(name: str, needs: Parameters, records: Sequence[Record]) -> Iterator[Candidate]:
+    """Values that speak for themselves by nothing but their type: the last resort."""
+    values = {canonical.dumps(value): value for record in records for _, value in record.values}
+    yield from (Candidate(value, 0.0) for value in values.values() if needs.fits(name, value))
 
 
 def scored(name: str, needs: Parameters, record: Record, pool: ValuePool) -> Iterator[Candidate]:
@@ -118,6 +126,8 @@ def scored(name: str, needs: Parameters, record: Record, pool: ValuePool) -> Ite
         if record.tool == needs.tool:
             by_name = SAME_NAME if field == name else 0.0
         by_shape = _shape_score(name, value, needs, pool)
+        if by_name >= SAME_NAME and record.evidence is not Evidence.CORPUS:
+            by_shape = max(by_shape, 0.0)  # the world's own password need not look like another world's
         if by_name <= 0 and by_shape <= 0:
             continue
         typed = needs.as_typed(name, value)
@@ -155,9 +165,10 @@ def _nouns(name: str) -> tuple[str, ...]:
 
 
 def of_schema(schema: Mapping[str, Any]) -> Iterator[Any]:
-    """Values that the schema itself offers: enum, default, examples, bounds, booleans."""
+    """Values that the schema itself offers: enum, default, examples (in its description, too), bounds."""
     yield from schema.get("enum") or ()
     yield from schema.get("examples") or ()
+    yield from (first or second for first, second in _QUOTED.findall(str(schema.get("description", ""))))
     if schema.get("default") is not None:
         yield schema["default"]
     if schema.get("type") == "boolean":
