@@ -14,6 +14,7 @@ SYNTHESIZERS = {
     "astra_environments": "synthesizers.astra.environments:AstraEnvironments",
     "demonstration": "synthesizers.demonstration:Demonstration",
     "magnet": "synthesizers.magnet.synthesizer:Magnet",
+    "director_actor": "synthesizers.director_actor.synthesizer:DirectorActor",
     "rejection_sampling": "synthesizers.rejection_sampling:RejectionSampling",
 }
 

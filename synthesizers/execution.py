@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from data import canonical
-from data.messages import ToolCall, ToolResult, ToolSpec, ToolStatus
+from data.messages import ToolCall, ToolResult, ToolSpec, ToolStatus, text_parts
 from data.tasks import Task
 from pipeline.environments.base import Environment, Session
 from pipeline.environments.end_state import state_digest
@@ -75,11 +75,31 @@ class Trial:
     async def attempt(self, name: str, arguments: dict[str, Any]) -> Executed:
         """Make a call and keep it; `undo` takes it back. Raises EnvironmentFailure on an infra_error."""
         before, kept = self.state, self.session.snapshot()
-        call = ToolCall(call_id=f"try_{self._tried}", name=name, arguments=canonical.dumps(arguments))
-        self._tried += 1
+        call = self._call(name, arguments)
         result = await self.session.call(name, canonical.loads(call.arguments), call.call_id)
         if result.status is ToolStatus.INFRA_ERROR:
             raise EnvironmentFailure(f"{name} broke while it was tried: {result.text}")
+        return self._keep(call, result, before=before, kept=kept)
+
+    def answered(self, name: str, arguments: dict[str, Any], *, text: str, status: ToolStatus) -> Executed:
+        """Keep a call that is answered without being executed: an outage of the planned world."""
+        before, kept = self.state, self.session.snapshot()
+        call = self._call(name, arguments)
+        result = ToolResult(call_id=call.call_id, name=name, parts=text_parts(text), status=status)
+        return self._keep(call, result, before=before, kept=kept)
+
+    def follow(self, other: Trial) -> None:
+        """Take over the state and the calls of another trial of the same task."""
+        self.session.restore(other.session.snapshot())
+        self.executed, self._undo = list(other.executed), list(other._undo)
+        self._tried = max(self._tried, other._tried)  # an id used there would be answered from memory
+
+    def _call(self, name: str, arguments: dict[str, Any]) -> ToolCall:
+        self._tried += 1
+        call_id = f"try_{self._tried - 1}"
+        return ToolCall(call_id=call_id, name=name, arguments=canonical.dumps(arguments))
+
+    def _keep(self, call: ToolCall, result: ToolResult, *, before: str, kept: bytes) -> Executed:
         self._undo.append(kept)
         self.executed.append(Executed(call, result, before, ""))
         made = self.executed[-1]._replace(after=self.state)

@@ -103,6 +103,13 @@ class Planner(ABC):
         return
         yield
 
+    async def further(
+        self, planned: Planned, *, done: Collection[str], failed: Collection[str]
+    ) -> AsyncIterator[Trajectory | Verdict]:
+        """What else is made of a planned task, after its teacher; nothing by default."""
+        return
+        yield
+
     async def synthesize(
         self, tasks: Iterable[Task], *, done: Collection[str] = (), failed: Collection[str] = ()
     ) -> AsyncGenerator[Made]:
@@ -143,6 +150,8 @@ class Planner(ABC):
                 yield trajectory
         async for pair in self.pairs(planned.task, taught):
             yield pair
+        async for record in self.further(planned, done=done, failed=failed):
+            yield record
 
     async def _gated(self, base: Task, index: int) -> Planned:
         """A plan whose gold scores 1 in a fresh session, or the reason why there is none."""

@@ -43,6 +43,7 @@ from data.tasks import Budget, Task
 from data.trajectories import Reward, RewardComponent, Trajectory
 from pipeline.checks.typed_answers import AnswerKind, read_answer
 from pipeline.environments.base import Environment, GoldScript, Session
+from pipeline.environments.direction import Direction, Review
 from pipeline.environments.end_state import state_digest
 from pipeline.environments.gold import Plan, PlannedGold
 from pipeline.environments.wrapped import PassesOn, WrappedEnvironment
@@ -63,7 +64,8 @@ class Expects(StrEnum):
     ASK = "ask"
     """No call: the reply is `ASK name` of the value that is missing."""
     REFUSE = "refuse"
-    """No call: the reply is `REFUSE`, because no tool shown can do it."""
+    """The reply is `REFUSE`: no tool shown can do it, or the planned calls found that it cannot be done.
+    Without planned calls none may be made."""
 
 
 class Source(Record):
@@ -105,7 +107,9 @@ class PlannedTurn(Record):
     tools: tuple[str, ...] | None = None
     """Tools shown from this turn on; None = as before."""
     text_by: str = "template"
-    """Who wrote `text`: "template", or the name of a chat."""
+    """Who wrote `text`: "template", "task" (the base task's words), or the name of a chat."""
+    direction: Direction | None = None
+    """How a director planned the turn."""
 
 
 class Outage(Record):
@@ -117,6 +121,8 @@ class Outage(Record):
     turn: int
     name: str
     text: str
+    status: ToolStatus = ToolStatus.TOOL_ERROR
+    """`ok` for a look-up that wrongly finds nothing."""
 
 
 class Blueprint(Record):
@@ -126,6 +132,10 @@ class Blueprint(Record):
     seed: int = 0
     turns: tuple[PlannedTurn, ...] = Field(min_length=1)
     outages: tuple[Outage, ...] = ()
+    persona: str = ""
+    """Name of the persona whose wishes were planned."""
+    reviews: tuple[Review, ...] = ()
+    """What a strict review said."""
 
 
 def result_digest(result: ToolResult) -> str:
@@ -304,7 +314,7 @@ class BlueprintSession(PassesOn):
             call_id=call_id,
             name=name,
             parts=text_parts(down[0].text),
-            status=ToolStatus.TOOL_ERROR,
+            status=down[0].status,
             metrics=metrics,
         )
 
@@ -316,7 +326,8 @@ class BlueprintSession(PassesOn):
         planned = self.blueprint.turns[index]
         if index >= len(self._states):
             return "reached"
-        if planned.expects is not Expects.ACT and any(played.turn == index for played in self._played):
+        acts = planned.expects is Expects.ACT or planned.calls
+        if not acts and any(played.turn == index for played in self._played):
             return "results"
         if self._states[index] != planned.state:
             return "state"

@@ -1,0 +1,159 @@
+"""Further performances of a finished blueprint: several actors for one outline, successes united.
+
+Every actor plays the same user turns in a session of its own; only those that end in the planned end state are
+kept (APIGen-MT, phase 2). Scripted actors differ in manner: one looks again before it closes, one makes
+independent look-ups at once, one in another order. Chat actors are told their instruction, which stands in no
+record: their trajectories are `origin: edited` with the label of a hint. Not covered: the first performance,
+which is the blueprint's own gold.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from data.messages import Role, ToolCall, ToolSpec, ToolStatus, Turn, assistant
+from data.tasks import Task
+from data.trajectories import Origin, Policy, Trajectory
+from pipeline.environments.base import Environment, GoldScript
+from pipeline.environments.blueprint import Blueprint, PlannedCall, PlannedTurn, read_blueprint
+from pipeline.environments.gold import Plan, PlannedGold
+from pipeline.renderers.base import Renderer
+from pipeline.rollout import RolloutSettings
+from pipeline.rollout_author import Written
+from pipeline.rollout_episode import Episode, Identity
+from synthesizers.demonstration import GoldAuthor
+from synthesizers.director_actor.actors import ChatActor, Instruction, Scene
+from synthesizers.hints import LABEL, REPEATED
+from synthesizers.phrasing import TurnCalls
+
+SCRIPTS = ("careful", "together", "reverse")
+
+
+class Cast(NamedTuple):
+    """What every performance of a blueprint shares."""
+
+    environment: Environment
+    renderer: Renderer
+    settings: RolloutSettings
+    task: Task
+    group_id: str
+    synthesizer: str
+    seed: int
+    run_id: str
+
+
+def variation(task: Task, manner: str) -> GoldScript | None:
+    """A scripted actor of that manner; None where it would do just what the plan does."""
+    blueprint = read_blueprint(task)
+    varied = [_varied(turn, manner) for turn in blueprint.turns]
+    plain = [[[call] for call in turn.calls] for turn in blueprint.turns]
+    return None if varied == plain else PlannedGold(_script(blueprint, varied))
+
+
+async def perform(
+    cast: Cast, *, script: GoldScript, index: int, policy: Policy, attempt: int = 0
+) -> Trajectory:
+    """A scripted performance, rendered and judged."""
+    author = GoldAuthor(script, renderer=cast.renderer, slip=0.0, rng=random.Random(0))
+    return await _episode(cast, author, index=index, policy=policy, attempt=attempt)
+
+
+async def perform_by_chat(
+    cast: Cast, *, actor: ChatActor, hints: Sequence[str], index: int, policy: Policy, attempt: int = 0
+) -> Trajectory:
+    """A chat's performance; what it was told is in no turn, and where it repeats that, a label says so."""
+    author = ChatAuthor(actor, hints, renderer=cast.renderer, tools=())
+    trajectory = await _episode(cast, author, index=index, policy=policy, attempt=attempt)
+    labels = [*trajectory.labels, LABEL]
+    told = [hint for hint in hints if hint]
+    if any(hint in turn.text for hint in told for turn in trajectory.turns if turn.role is Role.ASSISTANT):
+        labels.append(REPEATED)
+    segments = [segment.model_copy(update={"origin": Origin.EDITED}) for segment in trajectory.segments]
+    changed = {"labels": tuple(labels), "segments": tuple(segments)}
+    return Trajectory.model_validate(trajectory.model_copy(update=changed).model_dump())
+
+
+class ChatAuthor(GoldAuthor):
+    """A chat writes the assistant's turns, told the instruction of the user turn it is in."""
+
+    def __init__(
+        self, actor: ChatActor, hints: Sequence[str], *, renderer: Renderer, tools: tuple[ToolSpec, ...]
+    ) -> None:
+        super().__init__(PlannedGold(iter_nothing()), renderer=renderer, slip=0.0, rng=random.Random(0))
+        self.actor, self.hints, self._tools = actor, hints, tools
+
+    def begin(self, turns: Sequence[Turn], tools: tuple[ToolSpec, ...]) -> None:
+        """See `GoldAuthor.begin`."""
+        super().begin(turns, tools)
+        self._tools = tools
+
+    async def write(self, turns: Sequence[Turn]) -> Written | None:
+        """The chat's next line; call ids are made unique."""
+        said = sum(turn.role is Role.USER for turn in turns) - 1
+        hint = self.hints[said] if said < len(self.hints) else ""
+        scene = Scene(tuple(turns), self._tools, Instruction(hint), TurnCalls((), self._tools, ()))
+        line = await self.actor.line(scene)
+        self.engine_calls += 1
+        calls = tuple(
+            call.model_copy(update={"call_id": f"call_{len(turns)}_{index}"})
+            for index, call in enumerate(line.tool_calls)
+        )
+        return Written(line.model_copy(update={"tool_calls": calls, "reasoning": ""}))
+
+
+def iter_nothing() -> Plan:
+    """A plan without a turn."""
+    yield from ()
+
+
+async def _episode(cast: Cast, author: GoldAuthor, *, index: int, policy: Policy, attempt: int) -> Trajectory:
+    identity = Identity(
+        group_id=cast.group_id,
+        synthesizer=cast.synthesizer,
+        policy=policy,
+        seed=cast.seed,
+        rollout_index=index,
+        attempt=attempt,
+        run_id=cast.run_id,
+    )
+    return await Episode(
+        cast.task,
+        environment=cast.environment,
+        author=author,
+        settings=cast.settings,
+        identity=identity,
+    ).run()
+
+
+def _varied(turn: PlannedTurn, manner: str) -> list[list[PlannedCall]]:
+    """The turn's calls as lines of one or more calls each."""
+    calls = list(turn.calls)
+    looks = [call for call in calls if not call.changes and call.status is ToolStatus.OK]
+    if manner == "careful":
+        return [[call] for call in calls] + ([[looks[-1]]] if looks and any(c.changes for c in calls) else [])
+    run = 0
+    while run < len(calls) and calls[run] in looks and not _reads(calls[run]):
+        run += 1
+    if run < 2:
+        return [[call] for call in calls]
+    rest = [[call] for call in calls[run:]]
+    first = calls[:run]
+    return [first, *rest] if manner == "together" else [*([call] for call in reversed(first)), *rest]
+
+
+def _reads(call: PlannedCall) -> bool:
+    return any(source.provenance == "output" for source in call.sources)
+
+
+def _script(blueprint: Blueprint, varied: Sequence[Sequence[Sequence[PlannedCall]]]) -> Plan:
+    for turn, lines in zip(blueprint.turns, varied, strict=True):
+        for line in lines:
+            yield assistant("", *_calls(line))
+        yield assistant(turn.reply)
+
+
+def _calls(line: Sequence[PlannedCall]) -> Iterator[ToolCall]:
+    for call in line:
+        yield ToolCall(call_id="gold", name=call.name, arguments=call.arguments)

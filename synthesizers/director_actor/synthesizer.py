@@ -1,0 +1,380 @@
+"""Director and actor as a synthesizer: outline, performance, review, recombination, further actors.
+
+Without a chat the outline comes from executed gold, the actor follows its cues, the user's words are worded
+from the calls, and programs check and review. Each role that a chat is given to is played by it: director,
+actor, user_simulator, reply_critic, goal_checker, replanner, judge_1, judge_2, ... What a task owes to whom
+stands in its blueprint (`direction`, `reviews`, `text_by`). `strict` is APIGen-MT's verified blueprint. Sources:
+IBSEN (arXiv 2407.01093), APIGen-MT (arXiv 2504.03601). Not covered: filters after the teacher.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from data.errors import ConfigError
+from data.tasks import Task
+from data.trajectories import Policy, Trajectory, make_group_id, make_trajectory_id
+from data.verdicts import Verdict
+from pipeline.chat.base import Chat
+from pipeline.dotted import load_dotted
+from pipeline.environments.blueprint import SYSTEM as BLUEPRINT_SYSTEM
+from pipeline.environments.blueprint import Blueprint, Expects, PlannedTurn, blueprint_task
+from pipeline.environments.direction import Review
+from synthesizers.director_actor.actors import MANNERS, RULE_OF_STAGE, Actor, ChatActor, ScriptedActor
+from synthesizers.director_actor.checks import MAX_LINES, MIN_LINES
+from synthesizers.director_actor.directing import ChatDirector, Director, TemplateDirector
+from synthesizers.director_actor.errors import PlanStopped
+from synthesizers.director_actor.goldwork import whole_world
+from synthesizers.director_actor.outline import Library, Outline, draw_outage, shown_tools
+from synthesizers.director_actor.performing import SCRIPTS, Cast, perform, perform_by_chat, variation
+from synthesizers.director_actor.personas import Persona, draw_persona
+from synthesizers.director_actor.recombination import combined_outline
+from synthesizers.director_actor.rehearsal import Rehearsal, Rehearsed
+from synthesizers.director_actor.stage import MAX_REPLANS, Bounds, Played, Stage
+from synthesizers.director_actor.strict import (
+    MAX_ROUNDS,
+    Draft,
+    approved,
+    check_judges,
+    committee_reviews,
+    program_reviews,
+    rule_problems,
+    state_difference,
+)
+from synthesizers.director_actor.strict import (
+    Policy as WorldPolicy,
+)
+from synthesizers.director_actor.users import CANDIDATES, Users
+from synthesizers.evidence import leaves_of
+from synthesizers.execution import Executed, Trial
+from synthesizers.planning import Planned, Planner, given_up
+
+FAULT_SHARE = 0.2
+"""Share of outlines one of whose calls is contradicted (ours)."""
+RECOMBINED_SHARE = 0.2
+"""Share of plans whose validated requests are put together into one (ours)."""
+MAX_GOALS = 4
+"""Sub-goals of an outline, whatever a persona's patience (ours)."""
+
+
+class Performance(NamedTuple):
+    """A performance and what a review needs to know of it."""
+
+    played: Played
+    executed: tuple[Executed, ...]
+    shown: tuple[str, ...]
+    difference: str
+    combined: bool = False
+
+
+@dataclass(kw_only=True)
+class DirectorActor(Planner):
+    """`start`: outlines from the base task's own gold (`task`), from what a persona may want in its world
+    (`persona`), or from either. `actors`: performances per outline. `policies`: predicates of the world that
+    strict mode checks, callables or `module:name` of one or several. `rounds`: feedback to the director."""
+
+    name: str = "director_actor"
+    start: Literal["task", "persona", "mixed"] = "mixed"
+    max_goals: int = MAX_GOALS
+    actors: int = 1
+    faults: float = FAULT_SHARE
+    recombine: float = RECOMBINED_SHARE
+    strict: bool = False
+    rounds: int = MAX_ROUNDS
+    policies: Sequence[Any] = ()
+    candidates: int = CANDIDATES
+    min_lines: int = MIN_LINES
+    max_lines: int = MAX_LINES
+    max_replans: int = MAX_REPLANS
+    _library: Library = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.start not in ("task", "persona", "mixed"):
+            raise ConfigError(f"start is task, persona or mixed, got {self.start!r}")
+        for option in ("max_goals", "actors", "candidates", "max_lines"):
+            if getattr(self, option) < 1:
+                raise ConfigError(f"{option} must be at least 1, got {getattr(self, option)}")
+        for option in ("faults", "recombine"):
+            if not 0.0 <= getattr(self, option) <= 1.0:
+                raise ConfigError(f"{option} is a share between 0 and 1, got {getattr(self, option)}")
+        self._library = Library(self.environment)
+        self._policies = [policy for named in self.policies for policy in _policies(named)]
+        self._judges = self._committee() if self.strict else []
+
+    async def prepare(self, tasks: Sequence[Task]) -> None:
+        """Execute the gold of the library's tasks."""
+        await self._library.learn()
+
+    async def plan(self, base: Task, rng: random.Random) -> Planned:
+        """See `Planner.plan`."""
+        persona = draw_persona(rng)
+        feedback: list[str] = []
+        stopped = PlanStopped("not_approved")
+        for _ in range(self.rounds + 1 if self.strict else 1):
+            try:
+                performance = await self._performance(base, persona, rng, feedback)
+            except PlanStopped as stop:
+                stopped, feedback = stop, [f"{stop.reason}: {stop.detail}"]
+                continue
+            reviews, reasons = await self._reviewed(base, performance)
+            if not reasons:
+                return self._planned(base, persona, performance, reviews)
+            stopped, feedback = PlanStopped("not_approved", "; ".join(reasons)), reasons
+        return given_up(stopped.reason, stopped.detail[:500])
+
+    async def _performance(
+        self, base: Task, persona: Persona, rng: random.Random, feedback: Sequence[str]
+    ) -> Performance:
+        world = whole_world(base)
+        director = self._director(persona, rng)
+        async with await Trial.open(self.environment, world) as own:
+            rehearsal = Rehearsal(own)
+            goals = await director.outline(base, rehearsal, feedback=feedback)
+            combine = len(goals) > 1 and rng.random() < self.recombine
+            if combine and (whole := await combined_outline(self.environment, world, goals, rng=rng)):
+                rehearsal.begin()
+                rehearsed = await rehearsal.of_goal(whole)
+                goals = [rehearsed] if rehearsed is not None else []
+            if not goals:
+                raise PlanStopped("not_combined", "the combined request does not work")
+            combined = goals[0].goal.combined > 1
+            outline = self._outline(goals, persona, own, rng, combined=combined)
+            return await self._staged(base, world, outline, director, rehearsal, rng)
+
+    def _outline(
+        self, goals: Sequence[Rehearsed], persona: Persona, own: Trial, rng: random.Random, *, combined: bool
+    ) -> Outline:
+        shown = shown_tools(goals, [spec.name for spec in own.tools], rng=rng)
+        contradicted = not combined and rng.random() < self.faults and any(goal.executed for goal in goals)
+        outages = draw_outage([goal for goal in goals if goal.executed], rng=rng) if contradicted else ()
+        return Outline(persona, tuple(goals), shown, outages)
+
+    async def _staged(
+        self,
+        base: Task,
+        world: Task,
+        outline: Outline,
+        director: Director,
+        rehearsal: Rehearsal,
+        rng: random.Random,
+    ) -> Performance:
+        async with await Trial.open(self.environment, world) as trial:
+            before = _state(trial)
+            stage = Stage(
+                base=base,
+                trial=trial,
+                rehearsal=rehearsal,
+                outline=outline,
+                director=director,
+                actor=self._actor(rng),
+                users=self._users(base, outline.persona, rng),
+                checker=self.roles.of("goal_checker"),
+                bounds=Bounds(self.min_lines, self.max_lines, self.max_replans),
+                system=_system(base, outline),
+            )
+            played = await stage.play()
+            executed = tuple(trial.executed)
+            difference = state_difference(before, _state(trial))
+            combined = outline.goals[0].goal.combined > 1
+            return Performance(played, executed, outline.shown, difference, combined)
+
+    def _director(self, persona: Persona, rng: random.Random) -> Director:
+        from_task = self.start == "task" or (self.start == "mixed" and rng.random() < 0.5)
+        chat = self.roles.of("director")
+        if chat is None or self.random_choice:
+            return TemplateDirector(
+                self._library,
+                persona=persona,
+                rng=rng,
+                from_task=from_task,
+                max_goals=self.max_goals,
+                random_choice=self.random_choice,
+            )
+        return ChatDirector(
+            self._library,
+            chat=chat,
+            replanner=self.roles.of("replanner") or chat,
+            persona=persona,
+            rng=rng,
+            from_task=from_task,
+            max_goals=self.max_goals,
+            can_judge=self.roles.of("goal_checker") is not None,
+        )
+
+    def _actor(self, rng: random.Random) -> Actor:
+        chat = self.roles.of("actor")
+        return ScriptedActor(rng) if chat is None else ChatActor(chat)
+
+    def _users(self, base: Task, persona: Persona, rng: random.Random) -> Users:
+        return Users(
+            persona,
+            rng=rng,
+            simulator=self.roles.of("user_simulator"),
+            critic=self.roles.of("reply_critic"),
+            num_candidates=self.candidates,
+            world=leaves_of(base.state_value()),
+        )
+
+    def _committee(self) -> list[Chat]:
+        """The judges; none where no chat is set at all. ConfigError for a committee of one."""
+        names = sorted(name for name in self.chats if name.startswith("judge"))
+        found = [self.roles.of(name) for name in names]
+        judges = [judge for judge in found if judge is not None]
+        if not judges and self.chat is not None:
+            judges = [judge for judge in (self.roles.of("judge"),) if judge is not None]
+        if judges:
+            check_judges(judges)
+        return judges
+
+    async def _reviewed(self, base: Task, performance: Performance) -> tuple[list[Review], list[str]]:
+        """(reviews, reasons against); none of both outside strict mode."""
+        if not self.strict:
+            return [], []
+        draft = Draft(
+            performance.played.turns,
+            performance.executed,
+            base.state_value(),
+            performance.difference,
+            performance.shown,
+        )
+        if problems := rule_problems(draft, self._policies):
+            return [], problems
+        if not self._judges:
+            reviews = program_reviews(draft)
+            return reviews, [] if approved(reviews) else [
+                f"{review.criterion}: not given" for review in reviews if not review.approved
+            ]
+        reviews, reasons = await committee_reviews(draft, self._judges)
+        return reviews, [] if approved(reviews) else reasons or ["no majority"]
+
+    def _planned(
+        self, base: Task, persona: Persona, performance: Performance, reviews: Sequence[Review]
+    ) -> Planned:
+        played = performance.played
+        first, *others = played.turns
+        turns = (first.model_copy(update={"tools": performance.shown}), *others)
+        blueprint = Blueprint(
+            base=whole_world(base),
+            turns=turns,
+            outages=played.outages,
+            persona=persona.name,
+            reviews=tuple(reviews),
+        )
+        try:
+            task = blueprint_task(
+                blueprint,
+                synthesizer=self.name,
+                template=base.template,
+                tags=self._tags(turns, performance),
+                system=_system_of(base, turns),
+            )
+        except ConfigError as error:
+            return given_up("no_task", str(error))
+        task = task.model_copy(update={"parents": (base.task_id,)})
+        return Planned(task, hints=played.hints)
+
+    def _tags(self, turns: Sequence[PlannedTurn], performance: Performance) -> tuple[str, ...]:
+        marks = {
+            "multi_turn": len(turns) > 1,
+            "recover": any(turn.direction and turn.direction.contradiction for turn in turns),
+            "replanned": any(turn.direction and turn.direction.replanned for turn in turns),
+            "refuse": any(turn.expects is Expects.REFUSE for turn in turns),
+            "recombined": performance.combined,
+            "strict": self.strict,
+        }
+        return tuple(name for name, holds in marks.items() if holds)
+
+    async def further(
+        self, planned: Planned, *, done: Collection[str], failed: Collection[str]
+    ) -> AsyncIterator[Trajectory | Verdict]:
+        """The further actors of the outline, on the gold of the first."""
+        for number in range(1, self.actors if self.teacher == "gold" else 1):
+            made = await self._acted(planned, number, done=done, failed=failed)
+            if made is not None:
+                yield made
+
+    async def _acted(
+        self, planned: Planned, number: int, *, done: Collection[str], failed: Collection[str]
+    ) -> Trajectory | Verdict | None:
+        """One further performance, kept where it ends in the planned end state; None where it is no other."""
+        assert planned.task is not None
+        chat = self.roles.of("actor")
+        manner = SCRIPTS[(number - 1) % len(SCRIPTS)] if chat is None else MANNERS[number % len(MANNERS)]
+        policy = Policy(
+            name="gold" if chat is None else chat.name,
+            renderer=self.renderer.digest,
+            harness=self.settings.digest,
+        )
+        group = make_group_id(planned.task.task_id, self.name, policy, self.seed)
+        attempt = 0
+        while make_trajectory_id(group, number, attempt) in failed:
+            attempt += 1
+        if make_trajectory_id(group, number, attempt) in done:
+            return None
+        cast = Cast(
+            self.environment,
+            self.renderer,
+            self.settings,
+            planned.task,
+            group,
+            self.name,
+            self.seed,
+            self.run_id,
+        )
+        if chat is not None:
+            actor = ChatActor(chat, manner=manner)
+            made = await perform_by_chat(
+                cast, actor=actor, hints=planned.hints, index=number, policy=policy, attempt=attempt
+            )
+        else:
+            script = variation(planned.task, manner)
+            if script is None:
+                return None
+            made = await perform(cast, script=script, index=number, policy=policy, attempt=attempt)
+        if made.success or made.reward is None:
+            return made
+        return Verdict(
+            trajectory_id=made.trajectory_id,
+            filter=self.name,
+            keep=False,
+            reason="other_end_state",
+            detail=f"actor {number} ({manner}) of task {made.task_id}",
+        )
+
+
+def _policies(named: Any) -> list[WorldPolicy]:
+    found = load_dotted(named, what="policy") if isinstance(named, str) else named
+    policies = list(found) if isinstance(found, list | tuple) else [found]
+    wrong = [policy for policy in policies if not callable(policy)]
+    if wrong:
+        raise ConfigError(f"a policy is a predicate (state, calls, said) -> str, got {wrong[0]!r}")
+    return policies
+
+
+def _state(trial: Trial) -> Any:
+    """What of the session's state can be seen; its answered calls where it shows none."""
+    shown = getattr(trial.session, "end_state", None)
+    return (
+        shown()
+        if shown is not None
+        else [f"{each.call.name} {each.call.arguments}" for each in trial.executed]
+    )
+
+
+def _system(base: Task, outline: Outline) -> str:
+    own = any(goal.goal.text_by == "task" for goal in outline.goals)
+    return _rules(base if own else None)
+
+
+def _system_of(base: Task, turns: Sequence[PlannedTurn]) -> str:
+    return _rules(base if any(turn.text_by == "task" for turn in turns) else None)
+
+
+def _rules(base: Task | None) -> str:
+    """The system prompt: the base task's where its words are used, ours otherwise, and the rule of the stage."""
+    own = base.prompt[0].text if base is not None and base.prompt[0].role == "system" else BLUEPRINT_SYSTEM
+    return f"{own} {RULE_OF_STAGE}"
