@@ -1,16 +1,17 @@
 """A path acted out: every turn is executed before its request is written, and written before the next.
 
 Calls are grounded in a real session, along the path's dependencies where an edge names the ports. A call for
-which nothing works and a turn that cannot be put into words are taken back, and the reason is counted. Which
-calls a request leaves unmentioned is decided by what was executed: a step towards another call of the same
-turn that uses its answer, and a mere look-up, for nobody wants a change unasked. So of a nested pair the
-request names the outer call, and the inner one has to be thought of. Not covered: Split and irrelevance
-(`missing`).
+which nothing works, a turn with an answer that tells of a failure and a turn that cannot be put into words
+are taken back, and the reason is counted. Which calls a request leaves unmentioned is decided by what was
+executed: a step towards another call of the same turn that uses its answer, and a mere look-up, for nobody
+wants a change unasked. So of a nested pair the request names the outer call, and the inner one has to be
+thought of. Not covered: Split and irrelevance (`missing`).
 """
 
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,11 +21,20 @@ from pipeline.environments.blueprint import PlannedCall, PlannedTurn, Source, re
 from synthesizers.evidence import ValuePool
 from synthesizers.execution import Executed, Trial
 from synthesizers.graph.dependency import SignatureGraph
+from synthesizers.graph.fields import fields_of
 from synthesizers.grounding import GroundedCall, OutputPort, Provenance, ground
 from synthesizers.magnet.paths import CallOrigin, Path, PathCall, PathTurn
 from synthesizers.magnet.translation import Translator, Unwritten, Written, played
 from synthesizers.phrasing import TurnCalls, phrase_closing
 
+_FAILURE = re.compile(
+    r"\b(?:bad request|not found|no such|does not exist|cannot be|could not|unable to|failed|failure|"
+    r"unauthori[sz]ed|forbidden|denied|not logged in|not authenticated)\b",
+    re.IGNORECASE,
+)
+"""What tells a failed call. The paper drops turns by such words, of which it names the first."""
+_SHORT = 160
+"""Longer texts are somebody's words, not the tool's. Ours."""
 _STEPS = frozenset({CallOrigin.NESTED, CallOrigin.MAGNIFIED})
 
 
@@ -72,7 +82,8 @@ class Stage:
         """Whether the turn was added; where not, `dropped` says why."""
         before, start = self.trial.state, len(self.trial.executed)
         calls, path_calls = await self._grounded(planned)
-        if not calls:
+        if not calls or any(has_failed(call.executed) for call in calls):
+            self._take_back("failed_result" if calls else "", start)
             return False
         hidden = _hidden(path_calls, calls, start)
         if len(hidden) == len(calls):
@@ -82,10 +93,7 @@ class Stage:
         try:
             written = await self.translator.request(turn, dialogue=self.dialogue, rng=self.rng)
         except Unwritten as reason:
-            self.dropped[reason.reason] += 1
-            for _ in calls:
-                self.trial.undo()
-            self._made = {key: place for key, place in self._made.items() if place < start}
+            self._take_back(reason.reason, start)
             return False
         reply = phrase_closing(turn, rng=self.rng)
         path = PathTurn(tuple(path_calls))
@@ -108,6 +116,14 @@ class Stage:
     def said(self) -> str:
         """What the user has said so far."""
         return "\n".join(enacted.written.text for enacted in self.turns)
+
+    def _take_back(self, reason: str, start: int) -> None:
+        """Undo all calls from place `start` on; "" is no reason to be counted."""
+        if reason:
+            self.dropped[reason] += 1
+        while len(self.trial.executed) > start:
+            self.trial.undo()
+        self._made = {key: place for key, place in self._made.items() if place < start}
 
     async def _grounded(self, planned: PathTurn) -> tuple[list[GroundedCall], list[PathCall]]:
         """The calls of the turn that worked."""
@@ -146,6 +162,12 @@ class Stage:
                 if link.whole:
                     ports.setdefault(link.input, OutputPort(place, link.output))
         return ports
+
+
+def has_failed(executed: Executed) -> bool:
+    """Whether an answer, though no error by its status, says in one of its short texts that it failed."""
+    texts = [str(field.value) for field in fields_of(executed.result.text)]
+    return any(_FAILURE.search(text) for text in [executed.result.text, *texts] if len(text) <= _SHORT)
 
 
 def dialogue_of(turns: Sequence[Enacted]) -> list[Turn]:
