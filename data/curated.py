@@ -39,7 +39,8 @@ def read_curated(folder: Path) -> Iterator[Trajectory]:
     paths = sorted(Path(folder).glob("*.parquet"))
     if not paths:
         raise ConfigError(
-            f"{folder} holds no curated trajectories; run curate first, or name a folder with *.parquet"
+            f"{folder} holds no curated trajectories; run `trajsmith curate RECIPE` first, or name a folder "
+            "with *.parquet"
         )
     return (
         cast(Trajectory, record) for path in paths for record in shards.read_records(path, Kind.TRAJECTORIES)

@@ -120,6 +120,12 @@ def _build(
     with disk_errors(folder, safe="the run is untouched"):
         media = _MediaCopy(MediaStore(store.root / MEDIA), folder / MEDIA)
         counts = _write_views(folder, _checked(store.read_curated(), tasks, lineage, media))
+        if not any(counts.values()):
+            raise ConfigError(
+                f"nothing to publish: curation kept none of the {len(store.ids(Kind.TRAJECTORIES))} "
+                f"trajectories of {store.root}. Change the filters and run `trajsmith curate RECIPE`, which "
+                "prints what each filter dropped"
+            )
         counts |= {MEDIA: media.count} if media.count else {}
         failures = len(store.ids(Kind.FAILURES))
         card = make_card(

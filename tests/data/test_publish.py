@@ -74,13 +74,23 @@ def test_an_empty_curation_still_loads(tmp_path: Path) -> None:
         assert list(store.read_curated()) == []
 
 
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_nothing_curated_is_nothing_to_publish(tmp_path: Path, dry_run: bool) -> None:
+    root = make_run(tmp_path / "run")
+    with Store.create_or_open(root, RECIPE) as store:
+        store.write_curated([], lambda: "# none")
+    with pytest.raises(ConfigError, match=r"kept none of the 6 trajectories .*`trajsmith curate RECIPE`"):
+        publish(root, to=str(tmp_path / "out"), dry_run=dry_run)
+    assert not (tmp_path / "out").exists()
+
+
 def test_curated_is_replaced_whole(tmp_path: Path) -> None:
     with Store.create_or_open(tmp_path / "run", RECIPE) as store:
         store.write_curated([records.make_trajectory(n) for n in range(5)], lambda: "# one")
         store.write_curated([records.make_trajectory(9)], lambda: "# two")
         assert [t.task_id for t in store.read_curated()] == ["task9"]
         assert (tmp_path / "run/curated/README.md").read_text() == "# two"
-    with pytest.raises(ConfigError, match="holds no curated trajectories; run curate first"):
+    with pytest.raises(ConfigError, match="no curated trajectories; run `trajsmith curate RECIPE` first"):
         read_curated(tmp_path / "nowhere")
 
 

@@ -77,7 +77,7 @@ def test_an_impossible_recipe(key: str, value: Any, said: str, tokenizer: Path, 
     [
         ({"filters": [{"name": "magic"}]}, "magic"),
         ({"filters": [{"name": "valid_calls", "strictness": 9}]}, "strictness"),
-        ({"filters": [{}]}, "unknown filter None; there are difficulty"),
+        ({"filters": [{}]}, "unknown filter None; there are "),
         ({"filters": FILTERS, "synthesizers": ["nobody"]}, "curation kept none of 0 trajectories"),
     ],
 )
@@ -176,7 +176,10 @@ def test_an_environment_that_breaks_is_one_clear_error(
 
 def test_a_place_where_nothing_can_be_published(tokenizer: Path, workplace: Path) -> None:
     path = write_recipe(workplace, recipe(tokenizer))
-    assert trajsmith("synth", path, "demonstrations").code == trajsmith("curate", path).code == 0
+    assert trajsmith("synth", path, "demonstrations").code == 0
+    early = trajsmith("publish", "runs/small", "--to", "out", "--dry-run")
+    assert early.code == 2 and "run `trajsmith curate RECIPE` first" in early.err, early
+    assert trajsmith("curate", path).code == 0
     Path("file").write_text("")
     done = trajsmith("publish", "runs/small", "--to", "file/here")
     assert done.code == 4 and "cannot write file: File exists. the run is untouched" in done.err
