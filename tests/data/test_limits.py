@@ -17,9 +17,9 @@ from data.store import Store
 from tests.data import records
 
 REPOSITORY = Path(__file__).parents[2]
-ROWS = 20_000
+ROWS = 10_000
 BOUND_MIB = 96
-"""Streaming needs about 50; the same rows held in a list take about 420."""
+"""Streaming needs about 50; the same rows held in a list take about 210."""
 
 STREAM = """
 import json, resource, sys
@@ -41,7 +41,7 @@ with Store.create_or_open(root, {"seed": 1}) as store:
     before = peak()
     for n in range(rows):
         store.append(base.model_copy(update={"trajectory_id": f"{n:08d}"}))
-        if n % 8000 == 7999:
+        if n % 4000 == 3999:
             store.seal()
     store.seal(shard_rows=3000)
     count = sum(1 for _ in store.trajectories())
