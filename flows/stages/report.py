@@ -1,4 +1,4 @@
-"""The report stage: what a run's directory holds, as `report/index.html` and `report/report.json`.
+"""The report stage: what a run's directory holds, as `report/index.html`, `report.json`, `survey.json`.
 
 Everything is read from disk, so a report can be made again at any time. Not covered: how it looks
 (`pipeline.reporting`).
@@ -22,6 +22,7 @@ from pipeline.checks.stats import Comparison, holm
 from pipeline.reporting.content import ComparisonRow, Curve, Fact, Series, Table
 from pipeline.reporting.report import Report, write_report
 from rl.results import RESULT_FILE
+from synthesizers.survey import Survey, survey, survey_tables
 
 CURATION = "curation.json"
 
@@ -41,10 +42,14 @@ def load_evaluations(root: Path) -> list[Evaluation]:
 
 async def report(store: Store, *, model_label: str) -> Path:
     """Write the report of a run; returns the page's path."""
-    return write_report(await build_report(store, model_label=model_label), store.root / "report")
+    folder = store.root / "report"
+    surveyed = survey([store])
+    page = write_report(await build_report(store, model_label=model_label, surveyed=surveyed), folder)
+    write_atomically(folder / "survey.json", surveyed.model_dump_json(indent=1) + "\n")
+    return page
 
 
-async def build_report(store: Store, *, model_label: str) -> Report:
+async def build_report(store: Store, *, model_label: str, surveyed: Survey) -> Report:
     """The report of what is on disk now; parts that do not exist yet are left out."""
     evaluations = load_evaluations(store.root)
     curation_file = store.root / CURATION
@@ -71,7 +76,11 @@ async def build_report(store: Store, *, model_label: str) -> Report:
         funnel=curation.funnel if curation else (),
         diagnosis=diagnosis,
         diagnosis_of=diagnosis_of,
-        tables=tuple(template_tables(evaluations)) + (mix_tables(curation) if curation else ()),
+        tables=(
+            *survey_tables(surveyed),
+            *template_tables(evaluations),
+            *(mix_tables(curation) if curation else ()),
+        ),
     )
 
 

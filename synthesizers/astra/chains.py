@@ -113,7 +113,7 @@ class AstraChains(Planner):
             if tool_set is None:
                 return given_up("no_chains", f"no chains known of {', '.join(present)}")
             mode = "server_only" if rng.random() < self.server_only else "chain"
-            made = ChainPlan(world=world, trial=trial, tool_set=tool_set, mode=mode, rng=rng)
+            made = ChainPlan(base=base, world=world, trial=trial, tool_set=tool_set, mode=mode, rng=rng)
             try:
                 return await self._planned(made)
             except Unplanned as why:
@@ -230,4 +230,5 @@ def given_up_or_task(
     tags += [f"difficulty:{ratings['selection_difficulty']}"] if ratings else []
     blueprint = Blueprint(base=made.world, turns=turns, outages=tuple(dialogue.outages))
     template = f"{made.tool_set.name}/{min(len(made.chain), MAX_LENGTH)} tools"
-    return Planned(blueprint_task(blueprint, synthesizer=name, template=template, tags=tags))
+    task = blueprint_task(blueprint, synthesizer=name, template=template, tags=tags)
+    return Planned(task.model_copy(update={"parents": (made.base.task_id,)}))

@@ -41,7 +41,9 @@ class Unplanned(Exception):
 class ChainPlan:
     """A chain and where it is to be executed. `mode`: chain or server_only."""
 
+    base: Task
     world: Task
+    """The base task with all tools shown."""
     trial: Trial
     tool_set: ToolSet
     mode: str

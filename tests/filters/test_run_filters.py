@@ -156,6 +156,7 @@ def test_a_chain_is_built_from_recipe_rows() -> None:
     chain = build_filters(rows, gold_length={"task": 1}.get)
     assert [filter_.name for filter_ in chain] == ["difficulty", "verified_outcome", "efficiency"]
     assert list(FILTERS) == [
+        "astra_score",
         "difficulty",
         "valid_calls",
         "verified_outcome",
