@@ -48,7 +48,7 @@ from synthesizers.astra.dag import (
 )
 from synthesizers.astra.merge import MERGE_TRIES, Merged, merge_tools, renamed
 from synthesizers.astra.tools import INNER_TRIES, OUTER_TRIES, ToolWriter, typed_tool
-from synthesizers.astra.trials import Tested
+from synthesizers.astra.trials import ProvenTool
 from synthesizers.base import Made
 from synthesizers.planning import Planned, Planner, given_up
 
@@ -85,7 +85,7 @@ class ItemMaker:
     async def written(self, dag: QuestionDag, *, domain: str, split: str = "train") -> Item:
         """The item of a graph, its tools written by chats. Raises Refused."""
         writer = ToolWriter(runner=self.runner, roles=self.roles, inner=self.inner, outer=self.outer)
-        made = list[Tested]()
+        made = list[ProvenTool]()
         for index in _needing(dag):
             tested = await writer.write(dag, index, domain=domain)
             made.append(_apart(tested, made))
@@ -98,7 +98,7 @@ class ItemMaker:
         self.counts["sources"] += 1
         require_rules(dag, hops=len(dag.steps))
         self.counts["graphs"] += 1
-        world, made = base.state_value()["world"], list[Tested]()
+        world, made = base.state_value()["world"], list[ProvenTool]()
         for index, call in enumerate(calls):
             if call is None:
                 continue
@@ -122,7 +122,7 @@ class ItemMaker:
     async def _item(
         self,
         dag: QuestionDag,
-        made: Sequence[Tested],
+        made: Sequence[ProvenTool],
         *,
         domain: str,
         split: str,
@@ -148,7 +148,7 @@ class ItemMaker:
         self.counts["items"] += 1
         return item
 
-    def _count_tool(self, tested: Tested) -> None:
+    def _count_tool(self, tested: ProvenTool) -> None:
         self.counts["tools made"] += 1
         self.counts["perturbed calls"] += sum(len(test.others) for test in tested.tests)
 
@@ -339,7 +339,7 @@ def _free(name: str, taken: Collection[str]) -> str:
     return name if name not in taken else next(other for other in names if other not in taken)
 
 
-def _apart(tested: Tested, made: Sequence[Tested]) -> Tested:
+def _apart(tested: ProvenTool, made: Sequence[ProvenTool]) -> ProvenTool:
     name = _free(tested.tool.name, {other.tool.name for other in made})
     return tested if name == tested.tool.name else renamed(tested, name)
 

@@ -23,7 +23,7 @@ from pipeline.environments.question_dag.similarity import cosines, tool_text
 from pipeline.environments.sandboxed import SandboxRunner
 from pipeline.errors import StructuredReplyError
 from synthesizers.astra.dag import Refused, RoleOf
-from synthesizers.astra.trials import Tested, ToolTest, perturbed, tool_problem
+from synthesizers.astra.trials import ProvenTool, ToolTest, perturbed, tool_problem
 from synthesizers.roles import ChatRole, Exchange
 
 MERGE_TRIES = 20
@@ -80,15 +80,15 @@ DATA_EXTENDER: ChatRole[Extend, Extension] = ChatRole("astra_env/data_extender",
 class Merged(NamedTuple):
     """The tools that are left, and why merges were refused."""
 
-    tools: tuple[Tested, ...]
+    tools: tuple[ProvenTool, ...]
     refused: tuple[str, ...] = ()
 
 
 async def merge_tools(
-    made: Sequence[Tested], *, runner: SandboxRunner, roles: RoleOf, tries: int = MERGE_TRIES
+    made: Sequence[ProvenTool], *, runner: SandboxRunner, roles: RoleOf, tries: int = MERGE_TRIES
 ) -> Merged:
     """Merge what has one intent; names must be distinct. Raises Refused where the clusterer gives none."""
-    left, refused = list[Tested](), list[str]()
+    left, refused = list[ProvenTool](), list[str]()
     for group in await clusters(made, roles):
         # The base is the tool with the most data; of equals, the first.
         kept = [max(group, key=lambda tested: len(canonical.dumps(tested.tool.data)))]
@@ -96,7 +96,7 @@ async def merge_tools(
             if other is kept[0]:
                 continue
             extended = await _extended(kept[0], other, runner=runner, roles=roles, tries=tries)
-            if isinstance(extended, Tested):
+            if isinstance(extended, ProvenTool):
                 kept[0] = extended
             else:
                 kept.append(other)
@@ -105,7 +105,7 @@ async def merge_tools(
     return Merged(tuple(left), tuple(refused))
 
 
-async def clusters(made: Sequence[Tested], roles: RoleOf) -> list[list[Tested]]:
+async def clusters(made: Sequence[ProvenTool], roles: RoleOf) -> list[list[ProvenTool]]:
     """Groups of tools of one intent, each tool in one. Raises Refused for a reply that is no partition."""
     chat = roles(INTENT_CLUSTERER.name)
     if chat is None or len(made) < 2:
@@ -117,12 +117,12 @@ async def clusters(made: Sequence[Tested], roles: RoleOf) -> list[list[Tested]]:
         groups = (await INTENT_CLUSTERER.ask(chat, Cluster(tools=lines))).groups
     except StructuredReplyError as error:
         raise Refused("invalid_reply", str(error)) from error
-    if Counter(name for group in groups for name in group) != Counter(by_name):
+    if Counter(name for group in groups for name in group) != Counter(list(by_name)):
         raise Refused("clusters", f"{groups} does not hold each of {sorted(by_name)} once")
     return [[by_name[name] for name in group] for group in groups if group]
 
 
-def _by_words(made: Sequence[Tested]) -> list[list[Tested]]:
+def _by_words(made: Sequence[ProvenTool]) -> list[list[ProvenTool]]:
     if not made:
         return []
     tools = [tested.tool for tested in made]
@@ -149,8 +149,8 @@ def _types(tool: MadeTool) -> list[str]:
 
 
 async def _extended(
-    base: Tested, other: Tested, *, runner: SandboxRunner, roles: RoleOf, tries: int
-) -> Tested | str:
+    base: ProvenTool, other: ProvenTool, *, runner: SandboxRunner, roles: RoleOf, tries: int
+) -> ProvenTool | str:
     """The base with the other's data and tests, all of which it passes; or why not."""
     if _bare_code(base.tool) == _bare_code(other.tool):
         united = _united(base.tool.data, other.tool.data)
@@ -177,13 +177,15 @@ async def _extended(
             extended = await _rewritten(base, other, reply, runner)
         except (StructuredReplyError, ValidationError) as error:
             extended = str(error)[:300]
-        if isinstance(extended, Tested):
+        if isinstance(extended, ProvenTool):
             return extended
         complaint = extended
     return f"after {tries} tries: {complaint}"
 
 
-async def _rewritten(base: Tested, other: Tested, reply: Extension, runner: SandboxRunner) -> Tested | str:
+async def _rewritten(
+    base: ProvenTool, other: ProvenTool, reply: Extension, runner: SandboxRunner
+) -> ProvenTool | str:
     if len(reply.arguments) != len(other.tests):
         return f"{len(reply.arguments)} calls for the {len(other.tests)} of the other tool"
     values = base.tool.model_dump() | {"code": reply.code, "data": reply.data}
@@ -195,11 +197,11 @@ async def _rewritten(base: Tested, other: Tested, reply: Extension, runner: Sand
     return await _retested(tool, (*base.tests, *moved), runner)
 
 
-async def _retested(tool: MadeTool, tests: Sequence[ToolTest], runner: SandboxRunner) -> Tested | str:
+async def _retested(tool: MadeTool, tests: Sequence[ToolTest], runner: SandboxRunner) -> ProvenTool | str:
     for test in tests:
         if problem := await tool_problem(runner, tool, test):
             return f"the test of sub-question {test.step} breaks: {problem}"
-    return Tested(tool, tuple(tests))
+    return ProvenTool(tool, tuple(tests))
 
 
 def _bare_code(tool: MadeTool) -> str:
@@ -240,7 +242,7 @@ def _statement(tool: MadeTool, test: ToolTest) -> str:
     return f"{tool.name}({canonical.dumps(dict(test.arguments))}) -> {test.answer}"
 
 
-def renamed(tested: Tested, name: str) -> Tested:
+def renamed(tested: ProvenTool, name: str) -> ProvenTool:
     """The tool under another name, in its code as well."""
     code = re.sub(rf"\b{re.escape(tested.tool.name)}\b", name, tested.tool.code)
     return replace(tested, tool=tested.tool.model_copy(update={"name": name, "code": code}))

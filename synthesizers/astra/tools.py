@@ -24,7 +24,7 @@ from pipeline.environments.question_dag.tables import KINDS, Tables
 from pipeline.environments.sandboxed import SandboxRunner
 from pipeline.errors import StructuredReplyError
 from synthesizers.astra.dag import Refused, RoleOf
-from synthesizers.astra.trials import UNKNOWN, Other, Tested, ToolTest, perturbed, tool_problem
+from synthesizers.astra.trials import UNKNOWN, Other, ProvenTool, ToolTest, perturbed, tool_problem
 from synthesizers.roles import ChatRole, Exchange
 
 INNER_TRIES = 5
@@ -124,7 +124,7 @@ class ToolWriter:
     inner: int = INNER_TRIES
     outer: int = OUTER_TRIES
 
-    async def write(self, dag: QuestionDag, index: int, *, domain: str) -> Tested:
+    async def write(self, dag: QuestionDag, index: int, *, domain: str) -> ProvenTool:
         """A tool for a sub-question, tested. Raises Refused after the last try."""
         parents = dag.steps[index].depends_on
         known = [f"{dag.resolved(parent)} {dag.steps[parent].answer}" for parent in parents]
@@ -154,14 +154,14 @@ class ToolWriter:
                 complaint = f"the call {call.arguments} does not fit it: {'; '.join(problems)}"
                 continue
             made = await self._coded(doc, call, question, answer, index=index, domain=domain)
-            if isinstance(made, Tested):
+            if isinstance(made, ProvenTool):
                 return made
             complaint = made
         raise Refused("tool_failed", f"sub-question {index} after {self.outer} documents: {complaint}")
 
     async def _coded(
         self, doc: ToolDoc, call: CallStatement, question: str, answer: str, *, index: int, domain: str
-    ) -> Tested | str:
+    ) -> ProvenTool | str:
         """A tool that passes its tests, or what was wrong with the last code."""
         complaint, data, code = "", dict[str, Any](), ""
         for _ in range(self.inner):
@@ -193,7 +193,7 @@ class ToolWriter:
             test = ToolTest(index, call.arguments, answer, perturbed(tool, call.arguments, answer))
             complaint = await tool_problem(self.runner, tool, test)
             if not complaint:
-                return Tested(tool, (test,))
+                return ProvenTool(tool, (test,))
         return complaint
 
     def _chat(self, role: ChatRole[Any, Any]) -> Any:
@@ -222,7 +222,7 @@ async def typed_tool(
     name: str,
     index: int,
     rng: random.Random,
-) -> Tested:
+) -> ProvenTool:
     """The tool of a typed step over a part of the tables, tested. Raises Refused.
 
     What other arguments give is computed from that part by `Relation.answer`, not by the tool's code.
@@ -239,7 +239,7 @@ async def typed_tool(
     test = ToolTest(index, arguments, answer, others)
     if problem := await tool_problem(runner, tool, test):
         raise Refused("tool_failed", f"sub-question {index}: {problem}")
-    return Tested(tool, (test,))
+    return ProvenTool(tool, (test,))
 
 
 def sliced(relation: Relation, tables: Tables, arguments: Mapping[str, Any], rng: random.Random) -> Tables:

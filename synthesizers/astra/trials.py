@@ -60,7 +60,7 @@ class ToolTest:
 
 
 @dataclass(frozen=True, slots=True)
-class Tested:
+class ProvenTool:
     """A tool and the tests it passes."""
 
     tool: MadeTool
