@@ -36,6 +36,9 @@ ENOUGH = 1.5
 _IDENTITIES = ("id", "key", "name", "code", "number", "no")
 """Field names whose value stands for the whole record."""
 _QUOTED = re.compile(r"'([^'\n]{1,40})'|\"([^\"\n]{1,40})\"")
+_SOUGHT = frozenset({"keyword", "query", "term", "pattern", "search", "text"})
+_PLAIN_WORD = re.compile(r"\b[A-Za-z]{4,}\b")
+_CODE_WORD = re.compile(r"[a-z][A-Z]|_|^\W")
 _SORTS = ("type", "kind")
 """Field names whose value says what the record is: {"key": "a.txt", "type": "file"} is a file."""
 
@@ -113,9 +116,23 @@ def candidates(
 
 
 def _of_type(name: str, needs: Parameters, records: Sequence[Record]) -> Iterator[Candidate]:
-    """Values that speak for themselves by nothing but their type: the last resort."""
-    values = {canonical.dumps(value): value for record in records for _, value in record.values}
-    yield from (Candidate(value, 0.0) for value in values.values() if needs.fits(name, value))
+    """Values that nothing but their type speaks for, the last resort: no code words, no single letters.
+
+    For what is searched for, a word of a longer text.
+    """
+    known = (value for record in records for _, value in record.values)
+    values = list({canonical.dumps(value): value for value in known}.values())
+    if set(parts_of(name)) & _SOUGHT:
+        texts = [value for value in values if isinstance(value, str) and " " in value]
+        found = sorted({word for text in texts for word in _PLAIN_WORD.findall(text)})
+        values = [word for word in found if needs.fits(name, word)] or values
+    for value in values:
+        if needs.fits(name, value) and (not isinstance(value, str) or _is_plain(value)):
+            yield Candidate(value, 0.0)
+
+
+def _is_plain(text: str) -> bool:
+    return bool(_PLAIN_WORD.search(text)) and not _CODE_WORD.search(text)
 
 
 def scored(name: str, needs: Parameters, record: Record, pool: ValuePool) -> Iterator[Candidate]:

@@ -295,3 +295,14 @@ def test_proposals_fit_the_schema_and_follow_names_types_and_shapes() -> None:
     assert found and found[0].arguments["hotel_id"] == "H1"
     assert all(1 <= proposal.arguments["nights"] <= 3 for proposal in found)
     assert "Z9" not in {proposal.arguments["hotel_id"] for proposal in found}
+
+
+def test_with_no_other_reason_a_search_is_for_a_word_that_is_there() -> None:
+    tool = spec("search", {"keyword": STRING})
+    task = Task(
+        environment="x", split="train", template="t", prompt=(), verifier="v",
+        state='{"tweets": [{"says": "engine purring well"}], "classes": ["TwitterApi"], "mode": "."}',
+    )  # fmt: skip
+    pool = ValuePool.of(task)
+    found = proposals(tool, pool.records, pool, rng=random.Random(0), wanted={})
+    assert {proposal.arguments["keyword"] for proposal in found} <= {"engine", "purring", "well"} and found
