@@ -23,6 +23,7 @@ _TIME = re.compile(r"(?<![\d:])(\d{1,2}:\d\d)(?![\d:])")
 _NAME = re.compile(r"[A-Z][a-z]{2,}")
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 _IDS = {"id", "key", "uuid", "code", "ref", "reference"}
+_PRICES = ("price", "cost", "fare")
 _LONGEST = 30
 """Characters of a neighbouring value that a person would repeat."""
 
@@ -151,10 +152,15 @@ def _by_field(rows: Sequence[Row], here: int, *, noun: str, seen: bool) -> Itera
         label = " ".join(words(field.name))
         if all(isinstance(value, int | float) for value in column):
             numbers = [float(value) for value in column if value is not None]
-            if extreme := _extreme(numbers, here, "lowest", "highest"):
+            if label in _PRICES and (extreme := _extreme(numbers, here, "cheapest", "most expensive")):
+                yield f"the {extreme} {noun}"
+            elif extreme := _extreme(numbers, here, "lowest", "highest"):
                 yield f"the {noun} with the {extreme} {label}"
         if seen and column.count(field.value) == 1 and 0 < len(str(field.value)) <= _LONGEST:
-            yield f"the {noun} whose {label} is {field.value}"
+            if label in ("name", "title"):
+                yield f"the {noun} called {field.value}"
+            else:
+                yield f"the {noun} whose {label} is {field.value}"
 
 
 def _extreme(numbers: Sequence[float], here: int, least: str, most: str) -> str:

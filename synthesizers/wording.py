@@ -71,7 +71,9 @@ def answerable(text: str, sources: Iterable[ArgumentSource]) -> bool:
 
 def without_values(text: str, values: Iterable[Any]) -> str:
     """`text` with the given values blanked out, longest first."""
-    strings = sorted({text for value in values for text in _strings(value)}, key=lambda item: -len(item))
+    strings = sorted(
+        {text for value in values for text in _strings(value)}, key=lambda item: (-len(item), item)
+    )
     for string in strings:
         text = re.sub(_pattern(string), " \u2026 ", text, flags=re.IGNORECASE)
     return text

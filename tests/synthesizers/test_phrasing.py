@@ -119,6 +119,18 @@ def test_the_only_one_of_its_kind_is_that_one_until_there_are_two() -> None:
         assert "the booking you made for F1" in text
 
 
+def test_fields_with_names_tell_rows_apart() -> None:
+    rows = [("H1", "Plaza", 90, 3), ("H2", "Ritz", 300, 5), ("H3", "Inn", 120, 4)]
+    found = canonical.dumps([dict(zip(("id", "name", "price", "stars"), row, strict=True)) for row in rows])
+    search = ("flights", SEARCH[1], found)
+    third = played(search, ("room", {"hotel": "H3", "nights": 2}, "booked B1"))
+    told = {text.split("the hotel ")[1].split(" for 2")[0] for text in requests(turn(third, of=LAST))}
+    assert told == {"called Inn", "whose price is 120"}
+    assert all("the last hotel on the list" in text for text in requests(turn(third)))
+    first = played(search, ("room", {"hotel": "H1", "nights": 2}, "booked B1"))
+    assert all(re.search("the cheapest hotel|the lowest stars", text) for text in requests(turn(first)))
+
+
 def test_a_nested_call_is_not_mentioned_but_what_it_needs_is_said() -> None:
     calls = played(SEARCH, ("book", {"flight": "F12"}, "booked B1"))
     for text in requests(turn(calls, unmentioned=(0,))):
