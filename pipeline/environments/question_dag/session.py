@@ -59,6 +59,9 @@ class QuestionSession(GuardedSession):
         """The tools shown, in the task's order."""
         return tuple(tool.spec for tool in self._made.values())
 
+    def end_state(self) -> None:
+        """Nothing: the tools look things up and change none."""
+
     async def next_user(self, turns: Sequence[Turn]) -> Turn | None:
         """Nobody asks again."""
         return None

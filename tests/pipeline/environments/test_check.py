@@ -14,21 +14,21 @@ from data.trajectories import Trajectory
 from pipeline.environments.check import CHECKS, CheckResult, check_environment
 from pipeline.environments.counter import CounterEnvironment, CounterSession, make_task
 from pipeline.environments.gold import PlannedGold, call
+from pipeline.environments.host import HostEnvironment
 from pipeline.environments.registry import BROUGHT, ENVIRONMENTS, load_environment
-from pipeline.environments.toolkit import ToolEnvironment
 from pipeline.environments.tools import tool
 from tests.pipeline.environments.conftest import Run
 
 OURS = [name for name in ENVIRONMENTS if not name.startswith(("bfcl_", "tau2")) and name not in BROUGHT]
 """The foreign worlds need packages of their own and have their own tests (test_bfcl*.py, test_tau2.py)."""
-NUM_TASKS = {"code_repair": 6, "python_math": 14}
+NUM_TASKS = {"code_repair": 6, "python_math": 14, "question_dag": 1}
 """Fewer where each task starts processes."""
 
 
 @pytest.mark.parametrize("name", OURS)
 def test_our_worlds_are_green(run: Run, name: str) -> None:
     environment = load_environment(name).inner
-    assert isinstance(environment, ToolEnvironment)
+    assert isinstance(environment, HostEnvironment)
     number = NUM_TASKS.get(name, 23)
     results = run(check_environment(environment, num_tasks=number, num_ids=100))
     assert [result.name for result in results] == list(CHECKS)

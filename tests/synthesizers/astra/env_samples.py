@@ -30,12 +30,12 @@ DAG = QuestionDag(
 )
 JUDGED = {"reason": "Each uses what it depends on.", "score": 1}
 
-SHIP_DOC = {
+SHIP_DOC: dict[str, Any] = {
     "name": "ship_of_voyage",
     "description": "Which ship makes a voyage.",
     "parameters": [{"name": "voyage", "type": "string", "description": "Its name.", "required": True}],
 }
-CREW_DOC = {
+CREW_DOC: dict[str, Any] = {
     "name": "crew_of_ship",
     "description": "How many people work on a ship.",
     "parameters": [{"name": "ship", "type": "string", "description": "Its name.", "required": True}],
