@@ -249,9 +249,9 @@ class BlueprintSession(PassesOn):
             text = text_parts(f"no tool {name}; tools: {known}")
             return ToolResult(call_id=call_id, name=name, parts=text, status=ToolStatus.TOOL_ERROR)
         made = ToolCall(call_id=call_id, name=name, arguments=canonical.dumps(arguments))
-        known = next((played for played in self._played if played.call.call_id == call_id), None)
-        if known is not None:
-            return known.result
+        again = next((played for played in self._played if played.call.call_id == call_id), None)
+        if again is not None:
+            return again.result
         result = self._outage(name, call_id) or await self.inner.call(name, arguments, call_id)
         self._played.append(_Played(self._turn, made, result))
         return result
@@ -306,7 +306,8 @@ class BlueprintSession(PassesOn):
     def _outage(self, name: str, call_id: str) -> ToolResult | None:
         """What the tool answers where it is down now."""
         called = any(played.turn == self._turn and played.call.name == name for played in self._played)
-        down = [outage for outage in self.blueprint.outages if (outage.turn, outage.name) == (self._turn, name)]
+        here = (self._turn, name)
+        down = [outage for outage in self.blueprint.outages if (outage.turn, outage.name) == here]
         if called or not down:
             return None
         metrics = (NamedValue(name=OUTAGE_METRIC, value=1.0),)
@@ -337,10 +338,15 @@ class BlueprintSession(PassesOn):
         return "" if ended or reply_fits(planned, _reply(turns, index)) else "reply"
 
     def _made(self, planned: PlannedCall, index: int) -> bool:
-        """Whether a look-up of gold's was made by now, or one of the same tool with the same answer."""
-        if planned.status is not ToolStatus.OK:
-            return True
+        """Whether a look-up of gold's was made by now, or one of the same tool with the same answer.
+
+        What failed need not be made, but where it is what a refusal rests on.
+        """
         wanted = _key(planned.arguments)
+        if planned.status is not ToolStatus.OK:
+            tried = (planned.name, wanted)
+            refused = self.blueprint.turns[index].expects is Expects.REFUSE
+            return not refused or any(tried == (p.call.name, _key(p.call.arguments)) for p in self._played)
         return any(
             played.turn <= index
             and played.call.name == planned.name
@@ -355,7 +361,7 @@ def reply_fits(planned: PlannedTurn, reply: str) -> bool:
     if planned.expects is Expects.ASK:
         return answer == read_answer(planned.reply)
     if planned.expects is Expects.REFUSE:
-        return answer.kind is AnswerKind.REFUSE
+        return answer.kind is AnswerKind.REFUSE and all(says(reply, value) for value in planned.must_say)
     typed = answer.kind in (AnswerKind.ASK, AnswerKind.REFUSE, AnswerKind.SILENT)
     return not typed and all(says(reply, value) for value in planned.must_say)
 

@@ -1,9 +1,10 @@
 """Who plays the assistant: a script that follows its cues, or a chat with tools.
 
-An actor sees its own instruction and the dialogue: no outline, no check, nobody else's instruction. A cue names
-a tool, the arguments the user gave, and where in which earlier answer the others stand; the script reads them
-there, so that an answer that is not what the director expected is the script's problem, too. The instruction
-in words holds the gist and never the line (IBSEN). Not covered: when a line is taken back (`stage`).
+An actor sees its own instruction and the dialogue: no outline, no check, nobody else's instruction. A cue
+names a tool, the arguments the user gave, and where in which earlier answer the others stand; the script
+reads them there, so that an answer that is not what the director expected is the script's problem, too. The
+instruction in words holds the gist and never the line (IBSEN). Not covered: when a line is taken back
+(`stage`).
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ def instruction_of(
 
 
 def leak_in(instruction: str, *, line: str, values: Sequence[Any]) -> str:
-    """What an instruction gives away: the line itself, or a value that only a tool can tell; "" for nothing."""
+    """What an instruction gives away: the line, or a value that only a tool can tell; "" for nothing."""
     if len(line) >= _LINE and line.casefold() in instruction.casefold():
         return "the line"
     told = [value for value in values if len(str(value)) > 1 and mentions(instruction, value)]

@@ -1,10 +1,10 @@
 """Whether a sub-goal is reached: by program where one can tell, by a chat where none can.
 
 A program looks at three things: every planned look-up was made and answered (or one of the same tool that
-answered the same), the state is the one the plan leads to, and the closing words hold what must be said. IBSEN
-asks after every line, and answers "no" before 6 lines and "yes" after 9, which its drama needs. Our bounds are
-smaller and options, lines that make a planned call do not count, and where IBSEN forces a yes the performance
-is given up: a forced yes would be a false label. Not covered: what is done about a no (`stage`).
+answered the same), the state is the one the plan leads to, and the closing words hold what must be said.
+IBSEN asks after every line, and answers "no" before 6 lines and "yes" after 9, which its drama needs. Our
+bounds are smaller and options, lines that make a planned call do not count, and where IBSEN forces a yes the
+performance is given up: a forced yes would be a false label. Not covered: what is done about a no (`stage`).
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class Interruption(NamedTuple):
 
 
 class Director(Protocol):
-    """Plans in a rehearsal; what it returns was tried there, in order, on top of what the stage has played."""
+    """Plans in a rehearsal; what it returns was tried there, in order, after what the stage has played."""
 
     async def outline(
         self, base: Task, rehearsal: Rehearsal, *, feedback: Sequence[str] = ()
@@ -219,7 +219,7 @@ class ChatDirector:
             tools=shown(rehearsal.trial.tools),
             known=await self._known(base),
             dialogue=shown_dialogue(at.dialogue),
-            problem=f"{at.executed.call.name} {at.executed.call.arguments} answered {at.executed.result.text!r}",
+            problem=_problem(at.executed),
             remaining=tuple(goal.goal.text or goal.goal.goal for goal in at.remaining),
             max_goals=self.max_goals,
         )
@@ -336,6 +336,10 @@ def _with(step: Step, arguments: dict[str, Any], rehearsal: Rehearsal) -> Step:
         if found is not None:
             reads[name] = Read(read.step, *found)
     return Step(f"{step.uid}+", step.tool, arguments, reads)
+
+
+def _problem(executed: Executed) -> str:
+    return f"{executed.call.name} {executed.call.arguments} answered {executed.result.text!r}"
 
 
 def _marked(rehearsed: Rehearsed) -> Rehearsed:

@@ -1,9 +1,9 @@
 """Gold executed call by call: the director's raw material, with what each call depends on.
 
-Gold is played to see its calls, then made again in a trial, so that states around every call are known. A call
-depends on an earlier one where it answers otherwise when the earlier one is left out (executed, not guessed;
-numbers made alike, because ids of new records shift), or where it uses a value the earlier one answered.
-Not covered: making sub-goals of it (`groups`).
+Gold is played to see its calls, then made again in a trial, so that states around every call are known. A
+call depends on an earlier one where it answers otherwise when the earlier one is left out (executed, not
+guessed; numbers made alike, because ids of new records shift), or where it uses a value the earlier one
+answered. Not covered: making sub-goals of it (`groups`).
 """
 
 from __future__ import annotations

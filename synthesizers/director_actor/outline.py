@@ -16,7 +16,7 @@ from data.messages import ToolStatus
 from data.tasks import Task
 from pipeline.environments.base import Environment
 from pipeline.environments.blueprint import Outage
-from synthesizers.director_actor.goldwork import GoldEpisode, gold_episode, gold_episodes
+from synthesizers.director_actor.goldwork import NUM_EPISODES, GoldEpisode, gold_episode, gold_episodes
 from synthesizers.director_actor.groups import Motif, MotifStep, motifs_of, own_goals
 from synthesizers.director_actor.personas import Persona
 from synthesizers.director_actor.rehearsal import Rehearsal, Rehearsed, random_motif
@@ -47,6 +47,7 @@ class Library:
     """What the director knows of an environment: gold of a fixed number of training tasks."""
 
     environment: Environment
+    num_episodes: int = NUM_EPISODES
     episodes: list[GoldEpisode] = field(default_factory=list)
     motifs: list[Motif] = field(default_factory=list)
     _pools: dict[str, ValuePool] = field(default_factory=dict)
@@ -54,7 +55,7 @@ class Library:
     async def learn(self) -> None:
         """Execute the gold, once."""
         if not self.episodes:
-            self.episodes = await gold_episodes(self.environment)
+            self.episodes = await gold_episodes(self.environment, count=self.num_episodes)
             self.motifs = motifs_of(self.episodes)
 
     async def pool(self, base: Task) -> ValuePool:
@@ -93,15 +94,17 @@ async def draw_outline(
 ) -> list[Rehearsed]:
     """The sub-goals of an outline, tried in this order; [] where the world offers none."""
     number = min(max_goals, rng.randint(max(1, persona.patience - 1), persona.patience))
-    own = await library.own(base) if from_task else []
-    kept = _first(own, number - (len(own) == 1 and number > 1))
+    own = await library.own(base)
+    kept = _first(own, number - (len(own) == 1 and number > 1)) if from_task else []
     extras = list(library.neighbours(base, rng=rng)) if number > len(kept) else []
     planned = _ordered([*kept, *extras[: number - len(kept)]], rng=rng)
     last = [goal for goal in planned if goal.finishes]
     goals = [await rehearsal.of_goal(goal) for goal in planned if not goal.finishes]
     found = [goal for goal in goals if goal is not None]
     pool = await library.pool(base)
-    draws = rng.sample(library.motifs, min(MAX_DRAWS, len(library.motifs)))
+    there = {spec.name for spec in rehearsal.trial.tools}
+    fitting = [motif for motif in library.motifs if {step.tool for step in motif} <= there]
+    draws = rng.sample(fitting, min(MAX_DRAWS, len(fitting)))
     for motif in draws:
         if len(found) + len(last) >= number:
             break
@@ -110,6 +113,8 @@ async def draw_outline(
         )
         if grounded is not None:
             found.append(grounded)
+    if not found and not last:  # nothing else works here: what the task itself wants
+        last = own[:1]
     closing = [await rehearsal.of_goal(goal) for goal in last]
     return [*found, *(goal for goal in closing if goal is not None)]
 
@@ -163,7 +168,7 @@ def _first(goals: Sequence[SubGoal], number: int) -> list[SubGoal]:
 
 def _ordered(goals: Sequence[SubGoal], *, rng: random.Random) -> list[SubGoal]:
     """A random order in which every goal stands behind what it needs, what ends the episode last."""
-    left, order = list(goals), []
+    left, order = list(goals), list[SubGoal]()
     names = {goal.name for goal in goals}
     while left:
         done = {goal.name for goal in order}

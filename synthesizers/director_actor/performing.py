@@ -1,10 +1,10 @@
 """Further performances of a finished blueprint: several actors for one outline, successes united.
 
-Every actor plays the same user turns in a session of its own; only those that end in the planned end state are
-kept (APIGen-MT, phase 2). Scripted actors differ in manner: one looks again before it closes, one makes
-independent look-ups at once, one in another order. Chat actors are told their instruction, which stands in no
-record: their trajectories are `origin: edited` with the label of a hint. Not covered: the first performance,
-which is the blueprint's own gold.
+Every actor plays the same user turns in a session of its own; only those that end in the planned end state
+are kept (APIGen-MT, phase 2). Scripted actors differ in manner: one looks again before it closes, one makes
+independent look-ups at once, one in another order. Chat actors are told their instruction, which stands in
+no record: their trajectories are `origin: edited` with the label of a hint. Not covered: the first
+performance, which is the blueprint's own gold.
 """
 
 from __future__ import annotations

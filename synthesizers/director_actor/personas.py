@@ -31,8 +31,8 @@ class Persona(NamedTuple):
     def described(self) -> str:
         """One paragraph for a prompt."""
         return (
-            f"{_WANTS[self.wants]} {_BUDGET[self.budget]} Has patience for about {self.patience} things in one "
-            f"conversation. {_STYLE[self.style]}"
+            f"{_WANTS[self.wants]} {_BUDGET[self.budget]} Has patience for about {self.patience} things in "
+            f"one conversation. {_STYLE[self.style]}"
         )
 
     def choose(self, rows: Sequence[Row], *, rng: random.Random) -> int:

@@ -1,8 +1,9 @@
 """Reverse task recombination: validated requests of one persona and state, put together into one.
 
 Each sub-goal is first made alone in a fresh session: what works only behind another one is not a task of its
-own and is left out. The combined sub-goal is tried again as a whole by whoever plays it. Long tasks come from
-short ones that hold, not from long generation (APIGen-MT). Not covered: the combined wording (`users`).
+own and is left out, and so is what ends the episode. The combined sub-goal is tried again as a whole by
+whoever plays it. Long tasks come from short ones that hold, not from long generation (APIGen-MT). Not
+covered: the combined wording (`users`).
 """
 
 from __future__ import annotations
@@ -24,20 +25,21 @@ async def combined_outline(
     environment: Environment, world: Task, goals: Sequence[Rehearsed], *, rng: random.Random
 ) -> SubGoal | None:
     """One sub-goal for up to MOST of `goals` that hold alone; None where there are fewer than two."""
-    alone = [goal.goal for goal in goals if await _holds_alone(environment, world, goal)]
+    alone = [
+        goal.goal for goal in goals if not goal.goal.finishes and await _holds_alone(environment, world, goal)
+    ]
     written = [goal for goal in alone if goal.text_by == "task"]
     kept = written if len(written) > 1 else [goal for goal in alone if goal.text_by != "task"]
     chosen = kept[:MOST]
     if len(chosen) < 2:
         return None
-    chosen = sorted(rng.sample(chosen, len(chosen)), key=lambda goal: goal.finishes)
+    chosen = rng.sample(chosen, len(chosen))
     return SubGoal(
         "r0",
         tuple(step for goal in chosen for step in goal.steps),
         text=" ".join(goal.text for goal in chosen) if kept is written else "",
         text_by="task" if kept is written else "template",
         says=tuple(value for goal in chosen for value in goal.says),
-        finishes=any(goal.finishes for goal in chosen),
         combined=len(chosen),
     )
 

@@ -1,8 +1,8 @@
 """Sub-goals tried by the director before anybody plays them: what each call should answer.
 
-The director has a session of its own. What it finds there is what it expects of the stage; a planned call that
-has a known fallback is expected to work although the director's own session knows better, as a plan made from
-look-ups alone would. Not covered: which sub-goals to try (`outline`).
+The director has a session of its own. What it finds there is what it expects of the stage; a planned call
+that has a known fallback is expected to work although the director's own session knows better, as a plan
+made from look-ups alone would. Not covered: which sub-goals to try (`outline`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import random
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from data import canonical
 from data.messages import ToolSpec
 from pipeline.errors import RecordError
 from synthesizers.director_actor.groups import Motif, MotifStep
@@ -53,7 +54,7 @@ class Rehearsal:
         self.answers = {}
 
     def follow(self, stage: Trial) -> None:
-        """Stand where the stage stands: its state, its calls, and its answers in place of the expected ones."""
+        """Stand where the stage stands: its state, its calls, its answers in place of the expected ones."""
         self.trial.follow(stage)
         given = {executed_key(each): each for each in stage.executed if each.ok}
         answers = {uid: given.get(executed_key(each)) for uid, each in self.answers.items()}
@@ -64,7 +65,7 @@ class Rehearsal:
 
         A look-up that was answered before in the same words is left out.
         """
-        before, steps = len(self.trial.executed), []
+        before, steps, expected = len(self.trial.executed), list[Step](), list[Executed]()
         answers = dict(self.answers)
         for step in goal.steps:
             try:
@@ -72,14 +73,17 @@ class Rehearsal:
             except (LookupError, TypeError, ValueError, RecordError):
                 done = None
             if done is None or (self.trial.finished and not goal.finishes):
-                return self._taken_back(before)
+                self._taken_back(before)
+                return None
             planned, executed, is_new = done
             answers[step.uid] = executed
             if is_new:
                 steps.append(planned)
-        made = tuple(self.trial.executed[before:])
+                expected.append(_as_planned(executed, planned))
+        made = tuple(expected)
         if not made or all(is_empty(each) for each in made):
-            return self._taken_back(before)
+            self._taken_back(before)
+            return None
         self.answers = answers
         return Rehearsed(goal._replace(steps=tuple(steps)), made, self.trial.state)
 
@@ -93,9 +97,9 @@ class Rehearsal:
         choice: Choice,
         shown: Sequence[str],
     ) -> Rehearsed | None:
-        """A motif grounded in this world, its choices made by the persona; None where it does not work here."""
+        """A motif grounded in this world, the persona choosing; None where it does not work here."""
         specs = {spec.name: spec for spec in self.trial.tools if spec.name in shown or not shown}
-        before, steps = len(self.trial.executed), []
+        before, steps = len(self.trial.executed), list[Step]()
         if any(part.tool not in specs for part in motif):
             return None
         for part in motif:
@@ -104,13 +108,12 @@ class Rehearsal:
                 self.trial, specs[part.tool], pool, rng=rng, prefer=prefer, choice=choice, may_finish=False
             )
             if grounded is None:
-                return self._taken_back(before)
+                self._taken_back(before)
+                return None
             executed = grounded.executed
             if choice is Choice.EVIDENCE:
                 executed = await self._chosen(executed, part, before=before, persona=persona, rng=rng)
             steps.append(self._as_step(executed, before=before, steps=steps))
-        if len(self.trial.executed) - before != len(motif):
-            return self._taken_back(before)
         goal = SubGoal(f"m{self._numbers}", tuple(steps))
         self._numbers += 1
         made = tuple(self.trial.executed[before:])
@@ -171,6 +174,12 @@ class Rehearsal:
     def _taken_back(self, before: int) -> None:
         while len(self.trial.executed) > before:
             self.trial.undo()
+
+
+def _as_planned(executed: Executed, step: Step) -> Executed:
+    """What the director expects of a step: its own arguments, answered like those that worked."""
+    call = executed.call.model_copy(update={"arguments": canonical.dumps(dict(step.arguments))})
+    return executed._replace(call=call)
 
 
 def rivals_of(text: str, value: Any) -> list[tuple[Row, Any]]:

@@ -25,7 +25,7 @@ class OutlineCall(Exchange):
     """A call the director means; arguments that an earlier answer gives are left out."""
 
     tool: str
-    arguments: dict[str, JsonValue] = {}
+    arguments: dict[str, JsonValue] = Field(default_factory=dict)
 
 
 class OutlineGoal(Exchange):
@@ -39,7 +39,7 @@ class OutlineGoal(Exchange):
 
 
 class OutlineRequest(Exchange):
-    """What the director knows. `done` and `problem` are set when it re-plans."""
+    """What the director knows. `feedback`: why its last outline was turned down."""
 
     persona: str
     tools: tuple[ShownTool, ...]

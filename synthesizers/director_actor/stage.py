@@ -1,10 +1,10 @@
 """The performance: the user speaks, the actor plays, the director watches every line and interrupts.
 
-An interruption comes where an observation contradicts the outline: a planned call failed, or a planned look-up
-found nothing. A call that would work now is made again; otherwise the actor refuses and says why, and what is
-left is planned anew. A line that ends the turn before its goal is reached is cut and the instruction given
-again, until the sub-goal has had all its lines. What was cut stands in no record. Not covered: the outline
-(`directing`), performances by further actors (`performing`).
+An interruption comes where an observation contradicts the outline: a planned call failed, or a planned
+look-up found nothing. A call that would work now is made again; otherwise the actor refuses and says why,
+and what is left is planned anew. A line that ends the turn before its goal is reached is cut and the
+instruction given again, until the sub-goal has had all its lines. What was cut stands in no record. Not
+covered: the outline (`directing`), performances by further actors (`performing`).
 """
 
 from __future__ import annotations

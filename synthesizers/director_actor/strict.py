@@ -3,8 +3,8 @@
 Rules: form, executed calls, a difference in state or a value that must be said, and the world's policies as
 predicates. The committee judges each criterion by what the calls changed against what the user wants; a
 majority of all judges must approve every criterion, and a judge that gives no valid reply has not approved.
-One judge is no committee. Without a chat the program reviews what it can, and the record says so. Not covered:
-the feedback rounds themselves (`synthesizer`).
+One judge is no committee. Without a chat the program reviews what it can, and the record says so. Not
+covered: the feedback rounds themselves (`synthesizer`).
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from synthesizers.reading import rows_of
 
 
 class Read(NamedTuple):
-    """An argument that is read: from the answer to step `step`, row `row`, field `field` (`reading.rows_of`)."""
+    """An argument that is read from the answer to a step: its row and field (`reading.rows_of`)."""
 
     step: str
     row: int
@@ -104,7 +104,7 @@ def is_empty(executed: Executed) -> bool:
 
 
 def resolved(step: Step, answers: Mapping[str, Executed]) -> dict[str, Any]:
-    """The step's arguments with what is read taken from `answers` (by uid). LookupError where it is not there."""
+    """The step's arguments, read from `answers` (by uid). LookupError where they are not there."""
     arguments = dict(step.arguments)
     for name, read in step.reads.items():
         source = answers.get(read.step)

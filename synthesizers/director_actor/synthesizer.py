@@ -3,8 +3,8 @@
 Without a chat the outline comes from executed gold, the actor follows its cues, the user's words are worded
 from the calls, and programs check and review. Each role that a chat is given to is played by it: director,
 actor, user_simulator, reply_critic, goal_checker, replanner, judge_1, judge_2, ... What a task owes to whom
-stands in its blueprint (`direction`, `reviews`, `text_by`). `strict` is APIGen-MT's verified blueprint. Sources:
-IBSEN (arXiv 2407.01093), APIGen-MT (arXiv 2504.03601). Not covered: filters after the teacher.
+stands in its blueprint (`direction`, `reviews`, `text_by`). `strict` is APIGen-MT's verified blueprint.
+Sources: IBSEN (arXiv 2407.01093), APIGen-MT (arXiv 2504.03601). Not covered: filters after the teacher.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from data.errors import ConfigError
 from data.tasks import Task
@@ -27,7 +27,7 @@ from synthesizers.director_actor.actors import MANNERS, RULE_OF_STAGE, Actor, Ch
 from synthesizers.director_actor.checks import MAX_LINES, MIN_LINES
 from synthesizers.director_actor.directing import ChatDirector, Director, TemplateDirector
 from synthesizers.director_actor.errors import PlanStopped
-from synthesizers.director_actor.goldwork import whole_world
+from synthesizers.director_actor.goldwork import NUM_EPISODES, whole_world
 from synthesizers.director_actor.outline import Library, Outline, draw_outage, shown_tools
 from synthesizers.director_actor.performing import SCRIPTS, Cast, perform, perform_by_chat, variation
 from synthesizers.director_actor.personas import Persona, draw_persona
@@ -74,9 +74,10 @@ class Performance(NamedTuple):
 class DirectorActor(Planner):
     """`start`: outlines from the base task's own gold (`task`), from what a persona may want in its world
     (`persona`), or from either. `actors`: performances per outline. `policies`: predicates of the world that
-    strict mode checks, callables or `module:name` of one or several. `rounds`: feedback to the director."""
+    strict mode checks, callables or `module:name` of one or several. `rounds`: feedback to the director.
+    `gold_tasks`: training tasks whose gold the director knows."""
 
-    name: str = "director_actor"
+    name: ClassVar[str] = "director_actor"
     start: Literal["task", "persona", "mixed"] = "mixed"
     max_goals: int = MAX_GOALS
     actors: int = 1
@@ -85,6 +86,7 @@ class DirectorActor(Planner):
     strict: bool = False
     rounds: int = MAX_ROUNDS
     policies: Sequence[Any] = ()
+    gold_tasks: int = NUM_EPISODES
     candidates: int = CANDIDATES
     min_lines: int = MIN_LINES
     max_lines: int = MAX_LINES
@@ -95,13 +97,13 @@ class DirectorActor(Planner):
         super().__post_init__()
         if self.start not in ("task", "persona", "mixed"):
             raise ConfigError(f"start is task, persona or mixed, got {self.start!r}")
-        for option in ("max_goals", "actors", "candidates", "max_lines"):
+        for option in ("max_goals", "actors", "candidates", "max_lines", "gold_tasks"):
             if getattr(self, option) < 1:
                 raise ConfigError(f"{option} must be at least 1, got {getattr(self, option)}")
         for option in ("faults", "recombine"):
             if not 0.0 <= getattr(self, option) <= 1.0:
                 raise ConfigError(f"{option} is a share between 0 and 1, got {getattr(self, option)}")
-        self._library = Library(self.environment)
+        self._library = Library(self.environment, num_episodes=self.gold_tasks)
         self._policies = [policy for named in self.policies for policy in _policies(named)]
         self._judges = self._committee() if self.strict else []
 
@@ -138,9 +140,7 @@ class DirectorActor(Planner):
             if combine and (whole := await combined_outline(self.environment, world, goals, rng=rng)):
                 rehearsal.begin()
                 rehearsed = await rehearsal.of_goal(whole)
-                goals = [rehearsed] if rehearsed is not None else []
-            if not goals:
-                raise PlanStopped("not_combined", "the combined request does not work")
+                goals = [rehearsed] if rehearsed is not None else await _again(rehearsal, goals)
             combined = goals[0].goal.combined > 1
             outline = self._outline(goals, persona, own, rng, combined=combined)
             return await self._staged(base, world, outline, director, rehearsal, rng)
@@ -346,6 +346,13 @@ class DirectorActor(Planner):
         )
 
 
+async def _again(rehearsal: Rehearsal, goals: Sequence[Rehearsed]) -> list[Rehearsed]:
+    """The sub-goals one by one, where they do not work as one."""
+    rehearsal.begin()
+    found = [await rehearsal.of_goal(goal.goal) for goal in goals]
+    return [goal for goal in found if goal is not None]
+
+
 def _policies(named: Any) -> list[WorldPolicy]:
     found = load_dotted(named, what="policy") if isinstance(named, str) else named
     policies = list(found) if isinstance(found, list | tuple) else [found]
@@ -375,6 +382,6 @@ def _system_of(base: Task, turns: Sequence[PlannedTurn]) -> str:
 
 
 def _rules(base: Task | None) -> str:
-    """The system prompt: the base task's where its words are used, ours otherwise, and the rule of the stage."""
+    """The system prompt: the base task's where its words are used, else ours; and the stage's rule."""
     own = base.prompt[0].text if base is not None and base.prompt[0].role == "system" else BLUEPRINT_SYSTEM
     return f"{own} {RULE_OF_STAGE}"

@@ -128,7 +128,7 @@ class Users:
 
 
 def foreign_value(text: str, known: str, names: Collection[str] = ()) -> str:
-    """What a user says without having been given it: a number, an identifier, a name of the world; "" else."""
+    """What a user says without having been given it: a number, an identifier, a name; "" for nothing."""
     for token in _DIGITS.findall(text):
         if not mentions(known, token.strip(".,:;!?")):
             return f"it says {token!r}, which the user cannot know"

@@ -41,13 +41,13 @@ def notice(state: Mapping[str, Any], calls: Calls, said: str) -> str:
     bookings = {booking["id"]: booking for booking in state["bookings"]}
     flights = {flight["id"]: flight for flight in state["flights"]}
     for call in calls:
-        booked = bookings.get(call["arguments"].get("booking")) if call["name"] == "cancel" else None
-        flight = flights.get(booked["ref"]) if booked is not None and call["ok"] else None
+        key = call["arguments"].get("booking") if call["name"] == "cancel" and call["ok"] else None
+        flight = flights.get(bookings[key]["ref"]) if key in bookings else None
         if flight is None:
             continue
         month, day = flight["day"].split()
         if month == today[1].capitalize() and int(day) - int(today[2]) < NOTICE_DAYS:
-            return f"{booked['id'] if booked else ''} leaves on {flight['day']}, less than {NOTICE_DAYS} days ahead"
+            return f"{key} leaves on {flight['day']}, less than {NOTICE_DAYS} days ahead"
     return ""
 
 
