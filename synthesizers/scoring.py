@@ -7,6 +7,7 @@ covered: sets of arguments (`proposals`).
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -177,6 +178,7 @@ def _shape_score(name: str, value: Any, needs: Parameters, pool: ValuePool) -> f
     return _SAME_SHAPE if telling else 0.5
 
 
+@functools.lru_cache(maxsize=20_000)
 def _nouns(name: str) -> tuple[str, ...]:
     return tuple(singular(word) for word in parts_of(name))
 
