@@ -88,7 +88,8 @@ def _only_one(source: ArgumentSource, scene: Scene, *, noun: str, rng: random.Ra
     if tail:
         return f"the {noun}{tail}"
     if call >= scene.seen:
-        return rng.choice((f"that {noun}", f"the {noun} you get"))
+        new = f"the new {noun}" if scene.history[call].changes else f"the {noun} that you find"
+        return rng.choice((f"that {noun}", new))
     others = [
         index
         for index, done in enumerate(scene.history[: scene.seen])
