@@ -1,11 +1,12 @@
 """A path acted out: every turn is executed before its request is written, and written before the next.
 
-Calls are grounded in a real session, along the path's dependencies where an edge names the ports. A call for
-which nothing works, a turn with an answer that tells of a failure and a turn that cannot be put into words
-are taken back, and the reason is counted. Which calls a request leaves unmentioned is decided by what was
-executed: a step towards another call of the same turn that uses its answer, and a mere look-up, for nobody
-wants a change unasked. So of a nested pair the request names the outer call, and the inner one has to be
-thought of. Not covered: Split and irrelevance (`missing`).
+Calls are grounded in a real session, along the path's dependencies where an edge names the ports. Taken
+back, with the reason counted, are a call for which nothing works, an inserted call that uses nothing of what
+should feed it, a turn with an answer that tells of a failure, and a turn that cannot be put into words. Which
+calls a request leaves unmentioned is decided by what was executed: a step towards another call of the same
+turn that uses its answer, and a mere look-up, for nobody wants a change unasked. So of a nested pair the
+request names the outer call, and the inner one has to be thought of. Not covered: Split and irrelevance
+(`missing`).
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ _FAILURE = re.compile(
 """What tells a failed call. The paper drops turns by such words, of which it names the first."""
 _SHORT = 160
 """Longer texts are somebody's words, not the tool's. Ours."""
+_INSERTED = frozenset({CallOrigin.NESTED, CallOrigin.LONG})
+"""Insert puts these in because they can use an answer; one that does not in execution goes."""
 _STEPS = frozenset({CallOrigin.NESTED, CallOrigin.MAGNIFIED})
 
 
@@ -73,6 +76,8 @@ class Stage:
     rng: random.Random
     turns: list[Enacted] = field(default_factory=list)
     dropped: Counter[str] = field(default_factory=Counter)
+    links: Counter[str] = field(default_factory=Counter)
+    """Of calls that the path says are fed: how many were `planned`, and how many `used` an answer of it."""
     unworkable: set[str] = field(default_factory=set)
     """Tools for which nothing worked."""
     _made: dict[int, int] = field(default_factory=dict)
@@ -144,11 +149,22 @@ class Stage:
                 self.dropped["no_call_works"] += 1
                 self.unworkable.add(call.name)
                 continue
+            fed = self._is_fed(call, made)
+            if call.origin in _INSERTED and not fed:
+                self.dropped["not_fed"] += 1
+                self.trial.undo()
+                continue
+            self.links += Counter(planned=bool(call.fed_by), used=fed)
             self._made[call.key] = len(self.trial.executed) - 1
             calls.append(made)
             there = tuple(key for key in call.fed_by if key in self._made)
             path_calls.append(replace(call, fed_by=there))
         return calls, path_calls
+
+    def _is_fed(self, call: PathCall, made: GroundedCall) -> bool:
+        """Whether the call uses an answer that the path says it uses."""
+        feeding = {self._made[key] for key in call.fed_by if key in self._made}
+        return any(source.of is not None and source.of.call in feeding for source in made.sources)
 
     def _ports(self, call: PathCall) -> dict[str, OutputPort]:
         """For each parameter that a feeding call can bring, the best port of the edge."""

@@ -52,6 +52,11 @@ class Knowledge:
         known = [tool for tool in tools if not self.shown or tool.name in self.shown]
         return tuple(tool for tool in known if tool.name not in self.ending)
 
+    @property
+    def graphs(self) -> tuple[SignatureGraph, ...]:
+        """The graphs made so far, one per tool set."""
+        return tuple(self._graphs.values())
+
     async def graph_of(self, tools: Sequence[ToolSpec]) -> SignatureGraph:
         """The signature graph of these tools: schemas, observed execution and, where there is one, judge."""
         key = tuple(tool.name for tool in tools)

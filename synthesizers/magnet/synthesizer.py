@@ -76,6 +76,8 @@ class Magnet(Planner):
     name: ClassVar[str] = "magnet"
     dropped: Counter[str] = field(default_factory=Counter, init=False)
     """Why calls and turns of plans were taken back, over all plans so far."""
+    links: Counter[str] = field(default_factory=Counter, init=False)
+    """Dependencies along paths: how many were `planned`, and how many execution `used`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -94,28 +96,28 @@ class Magnet(Planner):
             split=self.split,
         )
         self.translator = Translator()
-        self._knowledge: Knowledge | None = None
+        self.knowledge: Knowledge | None = None
 
     async def prepare(self, tasks: Sequence[Task]) -> None:
         """Learn the tools and how their answers feed each other."""
         back, forward = self.roles.of(BACK_TRANSLATOR.name), self.roles.of(FORWARD_TRANSLATOR.name)
         self.translator = Translator(back=back, forward=forward)
-        self._knowledge = await learn(
+        self.knowledge = await learn(
             self.environment, observed=self.observed, judge=self.roles.of(EDGE_JUDGE)
         )
 
     async def plan(self, base: Task, rng: random.Random) -> Planned:
         """See `Planner`."""
-        if self._knowledge is None:
+        if self.knowledge is None:
             await self.prepare([base])
-        assert self._knowledge is not None
+        assert self.knowledge is not None
         whole = unrestricted(base)
         irrelevant = rng.random() < self.irrelevance
         async with await Trial.open(self.environment, whole, seed=self.seed) as trial:
-            tools = self._knowledge.usable(trial.tools)
+            tools = self.knowledge.usable(trial.tools)
             if not tools:
                 return given_up("no_tools", "no tool of this world may stand in a path")
-            graph = await self._knowledge.graph_of(tools)
+            graph = await self.knowledge.graph_of(tools)
             if self.random_choice:
                 graph = graph.rewired(seed=self.seed)
             acting = Acting(
@@ -129,6 +131,7 @@ class Magnet(Planner):
             make = self._irrelevant if irrelevant else self._dialogue
             planned = await make(acting, base, whole)
             self.dropped += acting.dropped
+            self.links += acting.links
             return planned
 
     async def pairs(self, task: Task, taught: Sequence[Trajectory]) -> AsyncIterator[Pair]:

@@ -236,27 +236,19 @@ def test_irrelevance_is_one_request_without_its_tool(renderer: ChatMLRenderer) -
 
 
 def test_planning_is_a_function_of_seed_and_base(renderer: ChatMLRenderer, travel: Run) -> None:
-    again = synthesized(renderer, "travel_desk", 4, split=0.8, magnify=0.5)
+    again = synthesized(renderer, "travel_desk", 3, split=0.8, magnify=0.5)
     assert {task.task_id for task in again.tasks} <= {task.task_id for task in travel.tasks}
-    other = synthesized(renderer, "travel_desk", 4, split=0.8, magnify=0.5, seed=1)
+    other = synthesized(renderer, "travel_desk", 2, split=0.8, magnify=0.5, seed=1)
     assert {task.task_id for task in other.tasks}.isdisjoint({task.task_id for task in travel.tasks})
     assert all(task.parents and task.synthesizer == "magnet" for task in travel.tasks)
 
 
-def test_neighbours_drawn_at_random_feed_each_other_less(renderer: ChatMLRenderer) -> None:
-    def dependent(run: Run) -> float:
-        sources = [
-            source
-            for _, blueprint in run.dialogues()
-            for turn in blueprint.turns
-            for made in turn.calls
-            for source in made.sources
-        ]
-        return sum(source.provenance == "output" for source in sources) / len(sources)
-
-    by_edges = synthesized(renderer, "travel_desk", 10, irrelevance=0.0)
-    at_random = synthesized(renderer, "travel_desk", 10, irrelevance=0.0, random_choice=True)
-    assert dependent(by_edges) > 1.2 * dependent(at_random)
+def test_neighbours_drawn_at_random_feed_each_other_less(renderer: ChatMLRenderer, travel: Run) -> None:
+    at_random = synthesized(renderer, "travel_desk", 8, irrelevance=0.0, random_choice=True)
+    used = [run.magnet.links["used"] / run.magnet.links["planned"] for run in (travel, at_random)]
+    assert used[0] > 0.7 and used[0] > used[1] + 0.1
+    lost = [run.magnet.dropped["not_fed"] / len(run.tasks) for run in (travel, at_random)]
+    assert lost[1] > lost[0]
 
 
 @pytest.mark.parametrize(
