@@ -13,9 +13,10 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from synthesizers.clauses import shown_value
 from synthesizers.execution import Executed
 from synthesizers.provenance import ArgumentSource
-from synthesizers.reading import Row, rows_of, shape, words
+from synthesizers.reading import Field, Row, rows_of, shape, words
 from synthesizers.wording import mentions
 
 _MONEY = re.compile(r"[$€£]\s?(\d[\d,]*(?:\.\d+)?)")
@@ -54,8 +55,10 @@ def refer(
         return f"those {_plural(noun)}{tail}"
     call = source.of.call
     rows = _rivals(scene.history[call], source.value)
-    here = next((place for place, row in enumerate(rows) if _holds(row, source.value)), None)
-    if here is None or len(rows) == 1:
+    here = next((place for place, row in enumerate(rows) if _place(row, source.value)), None)
+    if here is None:
+        return shown_value(source.value)
+    if len(rows) == 1:
         if nested and not tail:
             return f"my {noun}"
         return _only_one(source, scene, noun=noun, rng=rng, tail=tail)
@@ -67,18 +70,18 @@ def refer(
 
 
 def _rivals(done: Executed, value: Any) -> list[Row]:
-    """The rows of a result that hold a value written like this one."""
-    wanted = shape(value)
+    """The rows of a result that could be meant: those with something written like what holds the value."""
     rows = rows_of(done.result.text)
-    return [
-        row
-        for row in rows
-        if any(shape(field.value) == wanted or field.value == value for field in row.fields)
-    ]
+    held = next((field for row in rows if (field := _place(row, value))), None)
+    alike = {shape(value), shape(held.value) if held else ""}
+    return [row for row in rows if any(shape(field.value) in alike for field in row.fields)]
 
 
-def _holds(row: Row, value: Any) -> bool:
-    return any(str(field.value) == str(value) for field in row.fields)
+def _place(row: Row, value: Any) -> Field | None:
+    """The row's field that is the value, or that says it among other things ("./a.txt" for a.txt)."""
+    equal = (field for field in row.fields if str(field.value) == str(value))
+    said = (field for field in row.fields if isinstance(value, str) and mentions(str(field.value), value))
+    return next(equal, None) or next(said, None)
 
 
 def _only_one(source: ArgumentSource, scene: Scene, *, noun: str, rng: random.Random, tail: str) -> str:

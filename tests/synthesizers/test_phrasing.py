@@ -131,6 +131,16 @@ def test_fields_with_names_tell_rows_apart() -> None:
     assert all(re.search("the cheapest hotel|the lowest stars", text) for text in requests(turn(first)))
 
 
+def test_a_value_within_a_field_is_told_apart_and_one_that_cannot_be_found_is_said() -> None:
+    paths = '{"matches": ["./F1.txt", "./F2.txt", "./F3.txt"]}'
+    calls = played(("flights", SEARCH[1], paths), ("book", {"flight": "F2.txt"}, "booked B1"))
+    assert calls[1].sources[0].provenance is Provenance.OUTPUT
+    assert all("the second flight on the list" in text for text in requests(turn(calls, of=LAST)))
+    lost = calls[1].sources[0]._replace(value="F99")
+    made = turn([calls[0], calls[1]._replace(sources=(lost,))], of=LAST)
+    assert all("F99" in text for text in requests(made))
+
+
 def test_a_nested_call_is_not_mentioned_but_what_it_needs_is_said() -> None:
     calls = played(SEARCH, ("book", {"flight": "F12"}, "booked B1"))
     for text in requests(turn(calls, unmentioned=(0,))):
