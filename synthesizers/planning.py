@@ -12,7 +12,16 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,6 +80,8 @@ class Planner(ABC):
     chat: ChatSetting | None = None
     chats: Mapping[str, Any] = field(default_factory=dict)
     random_choice: bool = False
+    load: Callable[[str], Trajectory | None] | None = None
+    """Reads a trajectory made earlier: pairs of a resumed synthesis come from those, too."""
     chat_dir: Path | None = None
     seed: int = 0
     run_id: str = ""
@@ -143,7 +154,7 @@ class Planner(ABC):
             )
             return
         yield planned.task
-        taught = []
+        taught = list(self._taught_before(planned, done=done, failed=failed))
         async with aclosing(self._taught(planned, done=done, failed=failed)) as rolled:
             async for trajectory in rolled:
                 taught.append(trajectory)
@@ -194,6 +205,15 @@ class Planner(ABC):
             async for trajectory in rolled:
                 yield without_hints(trajectory, task, hints, self.renderer)
 
+    def _taught_before(
+        self, planned: Planned, *, done: Collection[str], failed: Collection[str]
+    ) -> Iterator[Trajectory]:
+        """What a rolling teacher made of the task in an earlier run, where pairs are made of it."""
+        if planned.task is None or self.teacher == "gold" or type(self).pairs is Planner.pairs:
+            return
+        task = with_hints(planned.task, planned.hints) if self.teacher == "hinted" else planned.task
+        yield from self._sampler().recalled([task], done=done, failed=failed)
+
     def _sampler(self) -> RejectionSampling:
         return RejectionSampling(
             environment=self.environment,
@@ -202,6 +222,7 @@ class Planner(ABC):
             sampling=self.sampling,
             settings=self.settings,
             k=self.k,
+            load=self.load,
             seed=self.seed,
             run_id=self.run_id,
             max_in_flight=self.max_in_flight,

@@ -80,6 +80,13 @@ class RejectionSampling:
                 async for trajectory in made:
                     yield trajectory
 
+    def recalled(
+        self, tasks: Iterable[Task], *, done: Collection[str], failed: Collection[str]
+    ) -> Iterator[Trajectory]:
+        """What earlier runs made of `tasks`, read with `load`."""
+        jobs = self._jobs(tasks, range(self.k), policy=self.policy)
+        return self._recalled(jobs, done=done, failed=failed)
+
     async def _waves(
         self, tasks: list[Task], policy: Policy, *, done: Collection[str], failed: Collection[str]
     ) -> AsyncGenerator[Trajectory]:

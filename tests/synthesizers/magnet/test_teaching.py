@@ -119,6 +119,23 @@ def test_the_students_first_wrong_turn_makes_a_pair(renderer: ChatMLRenderer) ->
         assert pair.tools == student.segments[0].tools and pair.synthesizer == "magnet"
 
 
+def test_pairs_of_finished_trajectories_are_made_by_a_resumed_synthesis(renderer: ChatMLRenderer) -> None:
+    options: dict[str, Any] = {"teacher": "policy", "irrelevance": 0.0, "split": 0.0}
+    engine = Speaker(renderer, lambda prompt, _: "Fine.")
+    first = magnet(renderer, engine, **options)
+    _, trajectories, pairs = kinds(run(first, 2))
+    kept = {trajectory.trajectory_id: trajectory for trajectory in trajectories}
+    silent = Speaker(renderer, [])
+    again = magnet(renderer, silent, load=kept.get, **options)
+
+    async def resumed() -> list[Made]:
+        bases = list(islice(again.environment.tasks("train"), 2))
+        return [record async for record in again.synthesize(bases, done=set(kept))]
+
+    _, new, same = kinds(asyncio.run(resumed()))
+    assert pairs and same == pairs and not new and not silent.prompts
+
+
 def test_a_student_that_is_right_makes_no_pair(renderer: ChatMLRenderer) -> None:
     _, trajectories, pairs = kinds(run(magnet(renderer, obedient(renderer), teacher="hinted"), 2))
     assert all(trajectory.success for trajectory in trajectories) and not pairs
