@@ -75,6 +75,10 @@ class TrlSession(ToolSession):
         vars(self.inner).clear()
         vars(self.inner).update(self.state)
 
+    def end_state(self) -> Any:
+        """As the artefact: `state` is only what snapshots keep."""
+        return self.artefact()
+
     def artefact(self) -> Any:
         """The attributes as text; they need not be JSON."""
         return repr(sorted(vars(self.inner).items()))

@@ -117,6 +117,10 @@ class RepairSession(ToolSession):
         share = sum(self._hidden) / len(self._hidden)
         return {"success": float(all(self._hidden)), "submitted": 1.0, "hidden": share}
 
+    def end_state(self) -> Any:
+        """The files and whether they were submitted; milestones that were paid are a log."""
+        return {"files": self.state["files"], "submitted": self.state["submitted"]}
+
     def artefact(self) -> Any:
         """The files as submitted."""
         return self.state["files"]

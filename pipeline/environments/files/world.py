@@ -96,6 +96,10 @@ class FilesSession(ToolSession):
         ]
         return "\n".join(found[:MAX_FOUND]) or "nothing found"
 
+    def end_state(self) -> dict[str, str]:
+        """The tree; what was read changes nothing."""
+        return self._files
+
     def judge(self, trajectory: Trajectory) -> Mapping[str, float]:
         """`success` = `state` (exactly the expected files) and `answer` (the typed one, where asked)."""
         private = self.task.private_value()

@@ -56,6 +56,9 @@ class SearchSession(ToolSession):
         self._note("read", [wanted])
         return world.entities[wanted].text
 
+    def end_state(self) -> None:
+        """Nothing: searching and reading change no document."""
+
     def judge(self, trajectory: Trajectory) -> Mapping[str, float]:
         """`success`: exact match; `f1`; `searches`: how many were made."""
         private = self.task.private_value()

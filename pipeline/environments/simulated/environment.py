@@ -49,6 +49,10 @@ class SimulatedSession(DocumentedSession):
         self._simulator, self._idle = simulator, idle
         self._played = False
 
+    def end_state(self) -> Any:
+        """The application's state."""
+        return self.state
+
     def snapshot(self) -> bytes:
         """State and results. A poisoned session raises EnvironmentFailure."""
         self._refuse_if_poisoned()

@@ -65,6 +65,11 @@ class Tau2Session(BenchmarkSession):
         reply = self._replies[said]
         return None if reply is None else user(reply)
 
+    def end_state(self) -> Any:
+        """The benchmark's digests of both sides' databases."""
+        environment = self._world.environment
+        return [environment.get_db_hash(), environment.get_user_db_hash()]
+
     def _kept(self) -> Any:
         """The world, the log and the customer's side of the dialogue."""
         heard = self._customer.heard if self._customer else []

@@ -213,7 +213,7 @@ def test_a_snapshot_holds_the_played_state(run: Run, make: Any) -> None:
             session.restore(kept)
             other.restore(kept)
             missing = await other.call("get_note", {"id": "n2"}, "c3")
-            return session.state, other.state, missing.text
+            return session.end_state(), other.end_state(), missing.text
 
     first, second, missing = run(episode())
     assert first == second and list(first["notes"]) == ["n1"]
