@@ -2,8 +2,8 @@
 
 Source: ASTRA (arXiv 2601.21558): tool document, call statement, Python code, run until the sub-answer comes
 out. Data and code are two things here, so that a tool can be given more data, and every tool must pass the
-perturbed calls of `trials`. A sub-question whose tool cannot be made ends its item. Not covered: ASTRA's
-second document of higher complexity (a general one is asked for at once), and tools that change a state.
+perturbed calls of `trials`. A sub-question whose tool cannot be made ends its item. Not covered: tools that
+change a state.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class ToolDoc(Exchange):
 
     name: str = Field(pattern=r"^[a-z_][a-z0-9_]{0,60}$")
     description: str = Field(min_length=1)
-    parameters: list[Parameter] = Field(min_length=1, max_length=4)
+    parameters: list[Parameter] = Field(min_length=1, max_length=6)
 
     @property
     def schema_(self) -> dict[str, Any]:
@@ -71,6 +71,15 @@ class ToolDoc(Exchange):
         }
         required = [item.name for item in self.parameters if item.required]
         return {"type": "object", "properties": properties, "required": required}
+
+
+class ScaleDoc(Exchange):
+    """The complexity scaler's request; it replies with another document."""
+
+    question: str
+    name: str
+    description: str
+    parameters: dict[str, Any]
 
 
 class WriteCall(Exchange):
@@ -111,13 +120,17 @@ class ToolCode(Exchange):
 
 
 DOC_WRITER: ChatRole[WriteDoc, ToolDoc] = ChatRole("astra_env/doc_writer", reply=ToolDoc)
+COMPLEXITY_SCALER: ChatRole[ScaleDoc, ToolDoc] = ChatRole("astra_env/complexity_scaler", reply=ToolDoc)
 CALL_WRITER: ChatRole[WriteCall, CallStatement] = ChatRole("astra_env/call_writer", reply=CallStatement)
 CODE_WRITER: ChatRole[WriteCode, ToolCode] = ChatRole("astra_env/code_writer", reply=ToolCode)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToolWriter:
-    """Writes tools by chats and tries them in `runner`. `roles` must play the three writers."""
+    """Writes tools by chats and tries them in `runner`.
+
+    `roles` must play the three writers; documents stay as they are where nobody plays the complexity scaler.
+    """
 
     runner: SandboxRunner
     roles: RoleOf
@@ -131,10 +144,8 @@ class ToolWriter:
         question, answer, complaint = dag.resolved(index), dag.steps[index].answer, ""
         for _ in range(self.outer):
             try:
-                doc = await DOC_WRITER.ask(
-                    self._chat(DOC_WRITER),
-                    WriteDoc(question=question, answer=answer, known=known, complaint=complaint),
-                )
+                request = WriteDoc(question=question, answer=answer, known=known, complaint=complaint)
+                doc = await self._scaled(await DOC_WRITER.ask(self._chat(DOC_WRITER), request), question)
                 if complaint := _doc_problem(doc, answer):
                     continue
                 call = await CALL_WRITER.ask(
@@ -158,6 +169,16 @@ class ToolWriter:
                 return made
             complaint = made
         raise Refused("tool_failed", f"sub-question {index} after {self.outer} documents: {complaint}")
+
+    async def _scaled(self, doc: ToolDoc, question: str) -> ToolDoc:
+        """The document made richer, where somebody plays that role."""
+        chat = self.roles(COMPLEXITY_SCALER.name)
+        if chat is None:
+            return doc
+        request = ScaleDoc(
+            question=question, name=doc.name, description=doc.description, parameters=doc.schema_
+        )
+        return await COMPLEXITY_SCALER.ask(chat, request)
 
     async def _coded(
         self, doc: ToolDoc, call: CallStatement, question: str, answer: str, *, index: int, domain: str

@@ -40,10 +40,18 @@ CREW_DOC: dict[str, Any] = {
     "description": "How many people work on a ship.",
     "parameters": [{"name": "ship", "type": "string", "description": "Its name.", "required": True}],
 }
+RICH_DOC: dict[str, Any] = {
+    **CREW_DOC,
+    "parameters": [
+        *CREW_DOC["parameters"],
+        {"name": "year", "type": "integer", "description": "As of this year.", "required": False},
+    ],
+}
 SHIPS = {"Alba": "Brio", "Cora": "Dune", "Enna": "Fala", "Gora": "Hilt", "Iona": "Jura"}
 CREWS = {"Brio": 420, "Dune": 17, "Fala": 96, "Hilt": 55, "Jura": 8}
 SHIP_CODE = {"data": SHIPS, "code": "def ship_of_voyage(voyage):\n    return DATA[voyage]\n"}
 CREW_CODE = {"data": CREWS, "code": "def crew_of_ship(ship):\n    return DATA[ship]\n"}
+RICH_CODE = {"data": CREWS, "code": "def crew_of_ship(ship, year=0):\n    return DATA[ship]\n"}
 CONSTANT = {"data": {"x": 420}, "code": "def crew_of_ship(ship):\n    return DATA['x']\n"}
 """Gives the sub-answer whatever is asked."""
 

@@ -23,7 +23,16 @@ from synthesizers.astra.dag import (
     shown_plan,
 )
 from synthesizers.astra.merge import DATA_EXTENDER, INTENT_CLUSTERER, Cluster, Extend, ShownTool
-from synthesizers.astra.tools import CALL_WRITER, CODE_WRITER, DOC_WRITER, WriteCall, WriteCode, WriteDoc
+from synthesizers.astra.tools import (
+    CALL_WRITER,
+    CODE_WRITER,
+    COMPLEXITY_SCALER,
+    DOC_WRITER,
+    ScaleDoc,
+    WriteCall,
+    WriteCode,
+    WriteDoc,
+)
 from synthesizers.roles import ChatRole, Exchange
 from tests.synthesizers.astra.env_samples import (
     CREW_CODE,
@@ -52,6 +61,10 @@ REQUESTS: list[tuple[ChatRole[Any, Any], Exchange]] = [
     (
         DOC_WRITER,
         WriteDoc(question="Crew of Brio?", answer="420", known=["Ship of Alba? Brio"], complaint="no"),
+    ),
+    (
+        COMPLEXITY_SCALER,
+        ScaleDoc(question="Crew of Brio?", name="crew", description="Crew.", parameters=SCHEMA),
     ),
     (
         CALL_WRITER,

@@ -36,11 +36,12 @@ from tests.pipeline.environments.scripts import components, listed
 from tests.pipeline.rollout_world import Speaker
 from tests.synthesizers.astra.env_samples import (
     CONSTANT,
-    CREW_CODE,
     CREW_DOC,
     DOCUMENT,
     JUDGED,
     PLAN,
+    RICH_CODE,
+    RICH_DOC,
     SHIP_CODE,
     SHIP_DOC,
     SOURCE,
@@ -70,8 +71,9 @@ def every_role(**other: Any) -> dict[str, Any]:
     writers = {
         "decomposer": chat(PLAN),
         "doc_writer": chat(SHIP_DOC, CREW_DOC),
+        "complexity_scaler": chat(SHIP_DOC, RICH_DOC),
         "call_writer": chat(*CALLS),
-        "code_writer": chat(SHIP_CODE, CONSTANT, CREW_CODE),
+        "code_writer": chat(SHIP_CODE, CONSTANT, RICH_CODE),
         "intent_clusterer": chat({"groups": [["ship_of_voyage"], ["crew_of_ship"]]}),
     }
     return judges | writers | other
@@ -92,6 +94,7 @@ def test_every_role_by_a_chat_makes_an_item_that_plays(runner: SandboxRunner, tm
         "merges refused": 0,
         "items": 1,
     }
+    assert list(items[0].tools[1].parameters["properties"]) == ["ship", "year"]
     write_items(tmp_path / "items.jsonl", items)
     world = load(items=tmp_path / "items.jsonl")
     world.runner = runner
@@ -116,7 +119,7 @@ def test_every_role_by_a_chat_makes_an_item_that_plays(runner: SandboxRunner, tm
 def test_one_tool_that_cannot_be_made_ends_the_item(runner: SandboxRunner) -> None:
     roles = every_role(
         code_writer=chat(SHIP_CODE, CONSTANT, CONSTANT),
-        doc_writer=chat(SHIP_DOC, CREW_DOC),
+        complexity_scaler=None,
     )
     maker = ItemMaker(runner=runner, roles=playing(**roles), inner=2, outer=1)
     assert asyncio.run(make_items(maker, [SOURCE])) == []
