@@ -10,12 +10,13 @@ benchmark's classes that need a network or a vector store.
 from __future__ import annotations
 
 import ast
+import copy
 import decimal
 import functools
 import importlib
 import inspect
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -46,6 +47,7 @@ class World:
     ) -> None:
         """`config` is taken over by the instances: pass a fresh copy. `long_context` fills the worlds up."""
         self.instances = {name: _instance(name, config.get(name, {}), long_context) for name in classes}
+        self._defaults: dict[str, dict[str, Any]] = {}
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Answer:
         """Call a documented method. What it raises is its answer, as upstream does it."""
@@ -53,10 +55,23 @@ class World:
             with _contained():
                 _refuse_endless(name, arguments)
                 method = getattr(self.instances[owner(name, tuple(self.instances))], name)
-                value = method(**arguments)
+                defaults = self._defaults.setdefault(name, _mutable_defaults(method))
+                value = method(**{**defaults, **arguments})
                 return Answer(_text(value), isinstance(value, dict) and "error" in value)
         except Exception as error:
             return Answer(f"Error during execution: {error}", failed=True)
+
+
+def _mutable_defaults(method: Callable[..., Any]) -> dict[str, Any]:
+    """Copies of a method's lists and dicts given by default, for one world.
+
+    Upstream puts such a default into the world (`post_tweet`), where a later call changes it (`mention`):
+    were it the function's own, in every other world of this process as well.
+    """
+    parameters = inspect.signature(method).parameters.values()
+    return {
+        one.name: copy.deepcopy(one.default) for one in parameters if isinstance(one.default, list | dict)
+    }
 
 
 @functools.cache

@@ -185,6 +185,16 @@ def test_two_sessions_of_one_task_do_not_see_each_other(
 
 
 @installed
+def test_a_default_changed_in_one_world_is_not_changed_in_another() -> None:
+    first, second = World(["TwitterAPI"], {}), World(["TwitterAPI"], {})
+    for world in (first, second):
+        world.call("authenticate_twitter", {"username": "john", "password": "john123"})
+    first.call("post_tweet", {"content": "one"})
+    assert not first.call("mention", {"tweet_id": 0, "mentioned_usernames": ["@ann"]}).failed
+    assert "@ann" in first.call("get_tweet", {"tweet_id": 0}).text
+    assert '"mentions": []' in second.call("post_tweet", {"content": "two"}).text
+
+
 def test_the_precision_of_the_process_is_put_back() -> None:
     mpmath = importlib.import_module("mpmath")
     before = mpmath.mp.prec, decimal.getcontext().prec
