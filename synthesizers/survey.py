@@ -3,8 +3,8 @@
 A plan is what became a planned task or was given up with a reason; for a method that does not plan, a task it
 worked on. Kept is a trajectory that its verifier scored a success. Yield is the share of plans with a kept
 trajectory. Tool sequences are the names of the calls that worked, in order. Edge coverage is the share of the
-signature graph's edges that kept trajectories walk along; without a graph given one is built from the tools
-and results of all surveyed trajectories, so it can be compared within one survey only. Records are streamed.
+signature graph's edges that kept trajectories walk along; without a graph given one is built from the tools,
+results and calls of all surveyed trajectories, so it can be compared within one survey only. Records are streamed.
 Not covered: whether a difference between two methods is more than chance (`pipeline.checks.stats`).
 """
 
@@ -42,8 +42,8 @@ class SynthesizerSurvey(Record):
     """The synthesizer, and in a survey of several runs the run it is from."""
     base_tasks: int
     plans: int
-    made_tasks: int
-    """Plans that became tasks."""
+    made_tasks: int | None
+    """Plans that became tasks; None for a method that does not plan."""
     given_up: tuple[ReasonCount, ...]
     trajectories: int
     failures: int
@@ -219,7 +219,7 @@ def _row(
         name=name,
         base_tasks=len(counts.bases) or len(counts.tasks),
         plans=plans,
-        made_tasks=counts.plans_made,
+        made_tasks=counts.plans_made if planning else None,
         given_up=ranked(counts.given_up),
         trajectories=counts.trajectories,
         failures=counts.failures,
@@ -254,7 +254,8 @@ def _graphs(collected: Collected) -> dict[str, SignatureGraph]:
     graphs = {}
     for world, tools in collected.tools.items():
         results = {name: texts for (where, name), texts in collected.results.items() if where == world}
-        graphs[world] = build_graph(signatures_of(tools.values(), category=world, results=results))
+        signatures = signatures_of(tools.values(), category=world, results=results)
+        graphs[world] = build_graph(signatures, observations=collected.episodes.get(world, ()))
     return graphs
 
 

@@ -1,7 +1,7 @@
 """What a survey counts while it streams through a run: numbers and digests, never records.
 
 Memory per task: a few dozen bytes per planned turn; per trajectory: nothing, but a digest for every new tool
-sequence. Not covered: what the numbers are called and shown as (`survey`).
+sequence; per environment: the calls of a few hundred trajectories. Not covered: what the numbers are called and shown as (`survey`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ from data.trajectories import Trajectory
 from data.verdicts import Verdict
 from pipeline.checks.attempts import Attempt, attempts
 from pipeline.environments.blueprint import Blueprint, PlannedTurn, is_blueprint, read_blueprint
+from synthesizers.graph.observations import Step, steps_of
 
 _RESULTS = 24
 """Results kept per tool, for the signature graph."""
 _MAX_RESULT = 4_000
+_EPISODES = 300
+"""Trajectories kept per environment whose calls show links of the signature graph."""
 WRITTEN_BY_PROGRAM = ("template", "task")
 """Values of `PlannedTurn.text_by` that name no chat."""
 
@@ -127,6 +130,8 @@ class Collected:
     plans: dict[str, PlanNote] = field(default_factory=dict)
     tools: dict[str, dict[str, ToolSpec]] = field(default_factory=dict)
     """By environment."""
+    episodes: dict[str, list[list[Step]]] = field(default_factory=dict)
+    """By environment, the executed calls of some trajectories."""
     results: dict[tuple[str, str], list[str]] = field(default_factory=dict)
     """By environment and tool, a few each."""
     environments: dict[str, set[str]] = field(default_factory=dict)
@@ -161,6 +166,9 @@ class Collected:
             for segment in trajectory.segments:
                 known.update((tool.name, tool) for tool in segment.tools)
             self._add_results(trajectory, world)
+            episodes = self.episodes.setdefault(world, [])
+            if trajectory.success and len(episodes) < _EPISODES:
+                episodes.append(steps_of(trajectory.turns))
 
     def _add_results(self, trajectory: Trajectory, world: str) -> None:
         for turn in trajectory.turns:
