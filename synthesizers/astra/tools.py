@@ -313,8 +313,12 @@ def _redrawn(
         return [{first: name} for name in (*parents, UNKNOWN)]
     if relation.op is Op.WITH:  # other words may come with other data
         return [{first: value} for value in sorted({row[kind.word] for row in data[relation.kind].values()})]
-    if relation.op in (Op.ABOVE, Op.RANK):
-        return [{first: given + step} for step in (-1, 1, 40)]
+    if relation.op is Op.ABOVE:
+        return [
+            {first: limit} for limit in sorted({row[relation.label] for row in data[relation.kind].values()})
+        ]
+    if relation.op is Op.RANK:
+        return [{first: place} for place in range(1, len(names) + 2)]
     if relation.op is Op.COMPARE:
         return [dict(zip(arguments, pair, strict=True)) for pair in _pairs(names, rng)]
     if isinstance(given, list):
