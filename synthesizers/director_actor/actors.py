@@ -10,6 +10,7 @@ instruction in words holds the gist and never the line (IBSEN). Not covered: whe
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -33,6 +34,9 @@ MANNERS = (
 """What tells several actors of one outline apart."""
 _LINE = 12
 """A shorter line cannot be told from its keywords (ours)."""
+_WORDS = 3
+"""That many quoted words are a dictated line (ours)."""
+_QUOTED = re.compile(r"[\"\u201c]([^\"\u201c\u201d]{8,})[\"\u201d]")
 
 
 class Cue(NamedTuple):
@@ -137,7 +141,8 @@ def instruction_of(
 
 def leak_in(instruction: str, *, line: str, values: Sequence[Any]) -> str:
     """What an instruction gives away: the line, or a value that only a tool can tell; "" for nothing."""
-    if len(line) >= _LINE and line.casefold() in instruction.casefold():
+    dictated = [quoted for quoted in _QUOTED.findall(instruction) if len(quoted.split()) >= _WORDS]
+    if dictated or (len(line) >= _LINE and line.strip().casefold() in instruction.casefold()):
         return "the line"
     told = [value for value in values if len(str(value)) > 1 and mentions(instruction, value)]
     return f"the value {told[0]!r}" if told else ""

@@ -55,6 +55,8 @@ class Interruption(NamedTuple):
     executed: Executed
     remaining: tuple[Rehearsed, ...]
     dialogue: tuple[Turn, ...]
+    shown: tuple[str, ...]
+    """Names of the tools of the dialogue; no others can be planned with."""
 
 
 class Director(Protocol):
@@ -216,7 +218,7 @@ class ChatDirector:
         """See `Director.replan`. A new plan that does not work ends the dialogue, like none."""
         request = ReplanRequest(
             persona=self.persona.described(),
-            tools=shown(rehearsal.trial.tools),
+            tools=shown([spec for spec in rehearsal.trial.tools if spec.name in at.shown]),
             known=await self._known(base),
             dialogue=shown_dialogue(at.dialogue),
             problem=_problem(at.executed),

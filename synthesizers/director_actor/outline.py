@@ -29,7 +29,8 @@ MAX_DISTRACTORS = 3
 """Tools shown beside those of the outline (ours)."""
 MAX_DRAWS = 12
 """Motifs tried until the outline is full (ours)."""
-BUSY = "error: the service is busy, try again"
+BUSY = "busy, try again"
+"""Short, because a private text of the task stands in a tool result here (`data.leaks`)."""
 NOTHING = "none"
 
 

@@ -1,9 +1,9 @@
 """Further performances of a finished blueprint: several actors for one outline, successes united.
 
 Every actor plays the same user turns in a session of its own; only those that end in the planned end state
-are kept (APIGen-MT, phase 2). Scripted actors differ in manner: one looks again before it closes, one makes
-independent look-ups at once, one in another order. Chat actors are told their instruction, which stands in
-no record: their trajectories are `origin: edited` with the label of a hint. Not covered: the first
+are kept (APIGen-MT, phase 2). Scripted actors differ in manner: one looks again before it changes anything,
+one makes independent look-ups at once, one in another order. Chat actors are told their instruction, which
+stands in no record: their trajectories are `origin: edited` with the label of a hint. Not covered: the first
 performance, which is the blueprint's own gold.
 """
 
@@ -132,7 +132,7 @@ def _varied(turn: PlannedTurn, manner: str) -> list[list[PlannedCall]]:
     calls = list(turn.calls)
     looks = [call for call in calls if not call.changes and call.status is ToolStatus.OK]
     if manner == "careful":
-        return [[call] for call in calls] + ([[looks[-1]]] if looks and any(c.changes for c in calls) else [])
+        return _looked_twice(calls, looks)
     run = 0
     while run < len(calls) and calls[run] in looks and not _reads(calls[run]):
         run += 1
@@ -141,6 +141,13 @@ def _varied(turn: PlannedTurn, manner: str) -> list[list[PlannedCall]]:
     rest = [[call] for call in calls[run:]]
     first = calls[:run]
     return [first, *rest] if manner == "together" else [*([call] for call in reversed(first)), *rest]
+
+
+def _looked_twice(calls: Sequence[PlannedCall], looks: Sequence[PlannedCall]) -> list[list[PlannedCall]]:
+    """The last look-up before the first change is made again."""
+    change = next((place for place, call in enumerate(calls) if call.changes), 0)
+    before = [call for call in calls[:change] if call in looks]
+    return [[call] for call in (*calls[:change], *before[-1:], *calls[change:])]
 
 
 def _reads(call: PlannedCall) -> bool:

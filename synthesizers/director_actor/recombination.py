@@ -26,7 +26,11 @@ async def combined_outline(
 ) -> SubGoal | None:
     """One sub-goal for up to MOST of `goals` that hold alone; None where there are fewer than two."""
     alone = [
-        goal.goal for goal in goals if not goal.goal.finishes and await _holds_alone(environment, world, goal)
+        goal.goal
+        for goal in goals
+        if not goal.goal.finishes
+        and all(step.fallback is None for step in goal.goal.steps)
+        and await _holds_alone(environment, world, goal)
     ]
     written = [goal for goal in alone if goal.text_by == "task"]
     kept = written if len(written) > 1 else [goal for goal in alone if goal.text_by != "task"]

@@ -298,6 +298,8 @@ class Stage:
         return False
 
     def _end(self, said: Turn, turn: _Turn, by: tuple[str, ...]) -> bool:
+        if leaked := leak_in(self.hints[-1], line=said.text, values=()):
+            raise PlanStopped("instruction_leaks", f"the instruction gave away {leaked}: {said.text[:80]!r}")
         self.dialogue.append(assistant(said.text))
         turn.reply, turn.checked = said.text, by
         return True
@@ -365,7 +367,7 @@ class Stage:
             return []
         assert turn.broken is not None
         self.rehearsal.follow(self.trial)
-        at = Interruption(turn.planned, turn.broken, tuple(queue), tuple(self.dialogue))
+        at = Interruption(turn.planned, turn.broken, tuple(queue), tuple(self.dialogue), self.outline.shown)
         planned = await self.director.replan(self.base, self.rehearsal, at)
         return [
             goal for goal in planned if {each.call.name for each in goal.executed} <= set(self.outline.shown)
