@@ -24,6 +24,9 @@ from pipeline.errors import ConfigError, TrajsmithError
 MAX_CODE = 20_000
 MAX_DATA = 200_000
 MAX_TOOLS = 64
+_REFUSED = frozenset({"pattern", "patternProperties", "$ref", "$dynamicRef", "format"})
+"""Keys of a schema that cost time without end, or look elsewhere."""
+_VALUES = frozenset({"default", "enum", "const", "examples"})
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 
@@ -54,6 +57,8 @@ class MadeTool(Strict):
     def _small(self) -> MadeTool:
         if len(canonical.dumps(self.data)) > MAX_DATA:
             raise ValueError(f"data of {self.name} is longer than {MAX_DATA:,} characters as JSON")
+        if refused := sorted(_refused(self.parameters)):
+            raise ValueError(f"parameters of {self.name} use {', '.join(refused)}; leave that out")
         argument_problems({}, self.parameters)  # ConfigError where this is no schema
         properties = self.parameters.get("properties", {})
         if self.parameters.get("type") != "object" or not isinstance(properties, dict):
@@ -115,6 +120,19 @@ class Item(Strict):
             elif call is not None:
                 problems += argument_problems(call.arguments, tools[call.tool].parameters)
         return problems
+
+
+def _refused(schema: Any) -> set[str]:
+    """The keys of `_REFUSED` that a schema uses; names of parameters are no keys."""
+    if isinstance(schema, list):
+        return set().union(*map(_refused, schema))
+    if not isinstance(schema, dict):
+        return set()
+    found = set(schema.keys() & _REFUSED)
+    for key, value in schema.items():
+        inner = list(value.values()) if key == "properties" and isinstance(value, dict) else value
+        found |= set() if key in _VALUES else _refused(inner)
+    return found
 
 
 def read_items(path: Path) -> tuple[Item, ...]:

@@ -113,7 +113,7 @@ def tools_of(task: Task) -> dict[str, MadeTool]:
                 for tool in (MadeTool.model_validate_json(canonical.dumps(value)) for value in state["tools"])
             }
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise ConfigError(f"tools of task {task.task_id} cannot be read: {str(error)[:300]}") from None
     unknown = [name for name in task.tools or () if name not in known]
     if unknown:

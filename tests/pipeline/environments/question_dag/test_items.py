@@ -82,6 +82,9 @@ def changed(path: str, value: Any) -> str:
     return canonical.dumps(item)
 
 
+DEEP = '{"x":' * 50_000 + "{}" + "}" * 50_000
+
+
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuestionDagWorld]:
     path = tmp_path_factory.mktemp("items") / "items.jsonl"
@@ -145,6 +148,12 @@ def test_items_pass_the_checks_of_every_world(run: Run, world: QuestionDagWorld)
         (changed("tools.1.name", "ship_of"), "two tools have one name"),
         (changed("tools.0.parameters", {"type": "array"}), "JSON Schema of type object"),
         (changed("tools.0.parameters.properties.voyage", {"type": "text", "x": []}), "no JSON Schema"),
+        (
+            changed("tools.0.parameters.properties.voyage", {"type": "string", "pattern": "(a+)+$"}),
+            "use pattern",
+        ),
+        (changed("tools.0.parameters.properties.voyage", {"$ref": "http://127.0.0.1/x"}), "use $ref"),
+        (changed("tools.0.data", {"x": "deep"}).replace('"deep"', DEEP), "recursion"),
         (changed("tools.0.code", "x" * 30_000), "at most 20000"),
         (changed("tools.0.data", {"x": "y" * 300_000}), "longer than 200,000"),
         (changed("tools", []), "at least 1"),
