@@ -40,8 +40,8 @@ class Knowledge:
     episodes: tuple[tuple[Step, ...], ...] = ()
     classes: dict[str, str] = field(default_factory=dict)
     """Tool -> the tool sets it occurs in: tools of one class are shown together."""
-    shown: frozenset[str] = frozenset()
-    """Tools that tasks of the environment are shown."""
+    unshown: frozenset[str] = frozenset()
+    """Tools that a world has and no task was shown: duplicates, tools of the operator."""
     ending: frozenset[str] = frozenset()
     """Tools that end an episode."""
     judge: Chat | None = None
@@ -49,8 +49,7 @@ class Knowledge:
 
     def usable(self, tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
         """Of a world's tools those that may stand in a path."""
-        known = [tool for tool in tools if not self.shown or tool.name in self.shown]
-        return tuple(tool for tool in known if tool.name not in self.ending)
+        return tuple(tool for tool in tools if tool.name not in self.ending | self.unshown)
 
     @property
     def graphs(self) -> tuple[SignatureGraph, ...]:
@@ -104,7 +103,7 @@ async def learn(environment: Environment, *, observed: int, judge: Chat | None =
     return Knowledge(
         episodes=tuple(episodes),
         classes=classes,
-        shown=frozenset(shown),
+        unshown=frozenset(sets) - shown,
         ending=frozenset(ending),
         judge=judge,
     )

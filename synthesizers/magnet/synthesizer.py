@@ -47,7 +47,7 @@ from synthesizers.planning import Planned, Planner, given_up
 IRRELEVANCE = 6_200 / 34_000
 """Share of items without a fitting tool. From the paper's mix: 6,200 of 34,000."""
 PATHS = 3
-"""Paths acted out for one dialogue until it has its steps; later ones go without what did not work. Ours."""
+"""Paths acted out for one dialogue; later ones go without the tools that did not work. Ours."""
 
 
 @dataclass(kw_only=True)
@@ -55,10 +55,12 @@ class Magnet(Planner):
     """See the module docstring.
 
     `steps`: tools of the walk (the paper: 7). `merge` ... `split`: chances of the operations (`Operations`).
-    `min_calls`: fewer make no task. `max_tools`: tools shown, where the plan needs no more. `observed`: tasks
-    whose gold is played to learn the graph. `negatives`: rollouts per wrong turn with the wrong call as a
-    misleading hint (the paper: 10). `random_choice`: neighbours are drawn at random instead of by edges.
-    Roles: edge_judge, back_translator, forward_translator, error_judge.
+    `paths`: paths acted out one after the other until there are as many calls as steps; compare
+    `random_choice` at 1, or later paths make up for what did not work. `min_calls`: fewer make no task.
+    `max_tools`: tools shown, where the plan needs no more. `observed`: tasks whose gold is played to learn
+    the graph. `negatives`: rollouts per wrong turn with the wrong call as a misleading hint (the paper: 10).
+    `random_choice`: neighbours are drawn at random instead of by edges. Roles: edge_judge, back_translator,
+    forward_translator, error_judge.
     """
 
     steps: int = STEPS
@@ -69,6 +71,7 @@ class Magnet(Planner):
     connect: float = CONNECT_SHARE
     split: float = SPLIT_SHARE
     irrelevance: float = IRRELEVANCE
+    paths: int = PATHS
     min_calls: int = 3
     max_tools: int = 8
     observed: int = 64
@@ -81,7 +84,7 @@ class Magnet(Planner):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        least_of = {"steps": 1, "min_calls": 1, "max_tools": 1, "observed": 0, "negatives": 0}
+        least_of = {"steps": 1, "paths": 1, "min_calls": 1, "max_tools": 1, "observed": 0, "negatives": 0}
         for option, least in least_of.items():
             if getattr(self, option) < least:
                 raise ConfigError(f"{option} must be at least {least}, got {getattr(self, option)}")
@@ -151,7 +154,7 @@ class Magnet(Planner):
 
     async def _dialogue(self, acting: Acting, base: Task, whole: Task) -> Planned:
         planned = 0
-        for _ in range(PATHS):
+        for _ in range(self.paths):
             left = self.steps - len(acting.trial.executed)
             graph = without(acting.graph, acting.unworkable)
             if left <= 0 or not len(graph):

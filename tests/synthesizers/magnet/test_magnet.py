@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from data.errors import ConfigError
-from data.messages import Role, Turn, assistant
+from data.messages import Role, ToolResult, Turn, assistant, text_parts
 from data.tasks import Task
 from data.trajectories import Trajectory
 from data.verdicts import Verdict
@@ -23,7 +23,9 @@ from pipeline.environments.play import play
 from pipeline.environments.registry import load_environment
 from pipeline.renderers.chatml import ChatMLRenderer
 from synthesizers.base import Made
+from synthesizers.execution import Executed
 from synthesizers.graph.fields import fields_of
+from synthesizers.magnet.enacting import has_failed
 from synthesizers.magnet.synthesizer import IRRELEVANCE, Magnet
 from synthesizers.wording import leaks_tool_name, mentions
 from tests.tiny import make_tiny_tokenizer
@@ -249,6 +251,23 @@ def test_neighbours_drawn_at_random_feed_each_other_less(renderer: ChatMLRendere
     assert used[0] > 0.7 and used[0] > used[1] + 0.1
     lost = [run.magnet.dropped["not_fed"] / len(run.tasks) for run in (travel, at_random)]
     assert lost[1] > lost[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "failed"),
+    [
+        ('{"login_status": false, "message": "User ID Daniel not found."}', True),
+        ("Bad Request", True),
+        ('[{"id": 1}, {"note": "permission denied"}]', True),
+        ('{"id": 3, "errors": 0, "title": "Error budget"}', False),
+        ('{"content": "' + "It was not found in the garden. " * 8 + '"}', False),
+        ("F360 Nova 09:40 direct $290", False),
+    ],
+)
+def test_what_tells_of_a_failure(text: str, failed: bool) -> None:
+    made = call("x").tool_calls[0]
+    result = ToolResult(call_id=made.call_id, name="x", parts=text_parts(text))
+    assert has_failed(Executed(made, result, "", "")) is failed
 
 
 @pytest.mark.parametrize(
