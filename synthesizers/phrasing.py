@@ -16,7 +16,7 @@ from pipeline.errors import ConfigError
 from synthesizers.clauses import Clause, Slot, adjuncts_of, clause_of, noun_of, shown_value, unnamed
 from synthesizers.closings import TurnCalls, phrase_closing
 from synthesizers.provenance import ArgumentSource, Provenance
-from synthesizers.reading import words
+from synthesizers.reading import parts_of
 from synthesizers.referring import Scene, refer
 from synthesizers.wording import answerable, leaked_tool_name, leaks_tool_name, mentions, unsaid
 
@@ -94,7 +94,7 @@ def request_problem(text: str, turn: TurnCalls, *, said: str = "", left_out: str
 def phrase_supply(source: ArgumentSource, turn: TurnCalls, *, rng: random.Random) -> str:
     """The later user turn that gives a value left out before: "The day is May 14."."""
     names = [tool.name for tool in turn.tools]
-    value, label = shown_value(source.value), " ".join(words(source.name)) or "value"
+    value, label = shown_value(source.value), " ".join(parts_of(source.name)) or "value"
     label = unnamed(label, names, rng=rng) or "value"
     frames = (f"The {label} is {value}.", f"Sorry, the {label}: {value}.", f"It is {value}.", f"{value}.")
     plain = [frame for frame in frames if not leaks_tool_name(frame, names, said=[source.value])]
