@@ -27,7 +27,7 @@ from synthesizers.astra.chains_execution import FAILURES, is_dependent, run_chai
 from synthesizers.astra.chains_graph import MAX_LENGTH, Chain, random_chain
 from synthesizers.astra.chains_judging import proposed_chains, task_ratings, votes_down
 from synthesizers.astra.chains_plan import ChainPlan, Dialogue, Unplanned
-from synthesizers.astra.chains_sets import MAX_OBSERVED, ToolSet, learn_sets, sets_of, widened
+from synthesizers.astra.chains_sets import OBSERVED, ToolSet, learn_sets, sets_of, widened
 from synthesizers.astra.chains_writing import PROGRAM, READERS
 from synthesizers.astra.scoring import score_trajectory
 from synthesizers.base import Made
@@ -52,7 +52,8 @@ class AstraChains(Planner):
 
     `candidates`: weighted walks (paper) or any of all depth-first paths (code). `failures`: share of calls
     whose tool is down first. `distractors`: tools shown besides those of the chain, of the same set.
-    `proposals`: pairs asked of a proposer per tool set. `random_choice`: any tools of the set in any order.
+    `proposals`: pairs asked of a proposer per tool set; `observed`: tasks whose gold gives chains otherwise.
+    `random_choice`: any tools of the set in any order.
     `threshold` and `failed_call`: of the score that every trajectory gets, with a verdict (`astra_score`).
     """
 
@@ -63,6 +64,7 @@ class AstraChains(Planner):
     augment: bool = True
     distractors: int = 3
     proposals: int = 24
+    observed: int = OBSERVED
     threshold: float = 0.7
     failed_call: FailedCall = "paper"
     sets: dict[str, ToolSet] = field(init=False, default_factory=dict)
@@ -74,15 +76,17 @@ class AstraChains(Planner):
                 f"failures and server_only are shares between 0 and 1, got {self.failures} and "
                 f"{self.server_only}"
             )
-        if self.candidates not in ("walks", "paths") or self.distractors < 0 or self.proposals < 1:
+        least = {"distractors": 0, "proposals": 1, "observed": 1}
+        low = [f"{name}={getattr(self, name)}" for name, one in least.items() if getattr(self, name) < one]
+        if self.candidates not in ("walks", "paths") or low:
             raise ConfigError(
-                f"candidates is walks or paths, distractors at least 0, proposals at least 1; "
-                f"got {self.candidates!r}, {self.distractors}, {self.proposals}"
+                f"candidates is walks or paths, distractors at least 0, proposals and observed at least 1; "
+                f"got {', '.join([f'candidates={self.candidates!r}', *low])}"
             )
 
     async def prepare(self, tasks: Sequence[Task]) -> None:
         """Learn tool sets and transitions; a proposer's chains take the place of observed ones."""
-        self.sets = await learn_sets(self.environment, tasks[:MAX_OBSERVED])
+        self.sets = await learn_sets(self.environment, observed=self.observed)
         proposer = self.roles.of("chain_proposer")
         if proposer is not None:
             for tool_set in self.sets.values():

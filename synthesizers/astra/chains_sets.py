@@ -1,8 +1,8 @@
 """Tool sets and what is known of them: which tools belong together, their graphs, chains seen in gold.
 
 A set is what an environment says (`tool_sets(task)`: BFCL's classes), or all tools of the environment. What
-is known comes from playing the gold of the base tasks, never from reading it. Not covered: chains proposed by
-a model (`chains_roles`).
+is known comes from playing the gold of a fixed number of tasks, never from reading it. Not covered: chains
+proposed by a model (`chains_roles`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import random
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from data.messages import ToolSpec
 from data.tasks import Task
@@ -25,8 +26,9 @@ from synthesizers.graph.signatures import signatures_of
 
 MIN_SEEN = 2
 """How often a transition must have been seen to be taken for sensible without a port. Ours."""
-MAX_OBSERVED = 200
-"""Base tasks whose gold is played. Ours."""
+OBSERVED = 100
+"""Tasks whose gold is played: always the first of a split, so that a synthesis that grows learns the same.
+Ours."""
 _RESULTS = 24
 """Results read per tool for its signature. Ours."""
 
@@ -78,17 +80,27 @@ def sets_of(environment: Environment, task: Task, tools: Sequence[ToolSpec]) -> 
     return {name: [known[tool] for tool in names if tool in known] for name, names in named.items()}
 
 
-async def learn_sets(environment: Environment, tasks: Iterable[Task]) -> dict[str, ToolSet]:
-    """The tool sets of base tasks, with the chains of their gold; a gold that does not play adds none."""
+async def learn_sets(environment: Environment, *, observed: int = OBSERVED) -> dict[str, ToolSet]:
+    """The tool sets of an environment, with the chains of `observed` golds; one that does not play adds none.
+
+    A tool that no observed task is shown is in no set.
+    """
+    split = "train" if "train" in environment.splits else environment.splits[0]
     tools: dict[str, dict[str, ToolSpec]] = defaultdict(dict)
     episodes: list[list[Step]] = []
-    for task in tasks:
-        shown, steps = await _played(environment, task)
-        for name, members in sets_of(environment, task, shown).items():
+    shown: set[str] = set()
+    for task in islice(environment.tasks(split), observed):
+        there, steps = await _played(environment, task)
+        shown.update([tool.name for tool in there] if task.tools is None else task.tools)
+        for name, members in sets_of(environment, task, there).items():
             tools[name].update({tool.name: tool for tool in members})
         episodes.append(steps)
-    sets = {name: _tool_set(name, members, episodes) for name, members in tools.items()}
-    for name, chain in _observed(episodes, tools):
+    used = {
+        name: {tool: spec for tool, spec in members.items() if tool in shown}
+        for name, members in tools.items()
+    }
+    sets = {name: _tool_set(name, members, episodes) for name, members in used.items()}
+    for name, chain in _observed(episodes, used):
         sets[name].transitions.add(chain)
     return sets
 

@@ -170,7 +170,7 @@ def test_two_syntheses_through_the_command_and_the_report(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     tokenizer = make_tiny_tokenizer(tmp_path / "tiny")
-    options = {"chats": {"task_scorer": f"{chain_chats.__name__}:shared"}}
+    options = {"chats": {"task_scorer": f"{chain_chats.__name__}:shared"}, "observed": 24}
     stages = {
         "demonstrations": {"synthesizer": "demonstration", "tasks": 6},
         "chains": {"synthesizer": "astra_chains", "tasks": 6, "options": options},

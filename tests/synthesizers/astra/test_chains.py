@@ -56,8 +56,10 @@ def bases(desk: Environment) -> list[Task]:
 
 
 def synthesised(desk: Environment, renderer: ChatMLRenderer, bases: list[Task], **options: Any) -> list[Made]:
+    settings = {"observed": 24, **options}
+
     async def run() -> list[Made]:
-        maker = AstraChains(environment=desk, engine=None, renderer=renderer, **options)  # type: ignore[arg-type]
+        maker = AstraChains(environment=desk, engine=None, renderer=renderer, **settings)  # type: ignore[arg-type]
         return [record async for record in maker.synthesize(bases)]
 
     return asyncio.run(run())
@@ -107,15 +109,15 @@ def test_random_chains_ask_for_no_edge() -> None:
 
 def test_sets_of_bfcl_are_its_classes() -> None:
     environment = load_environment("bfcl_multi_turn")
-    sets = asyncio.run(learn_sets(environment, list(islice(environment.tasks("train"), 4))))
+    sets = asyncio.run(learn_sets(environment, observed=4))
     assert {"GorillaFileSystem", "TwitterAPI"} <= set(sets)
     for tool_set in sets.values():
         followed = {name for after in tool_set.transitions.followers.values() for name in after}
         assert followed <= set(tool_set.tools), "a chain never crosses tool sets"
 
 
-def test_a_step_needs_a_port_or_to_have_been_seen(desk: Environment, bases: list[Task]) -> None:
-    desk_set = asyncio.run(learn_sets(desk, bases))["travel_desk"]
+def test_a_step_needs_a_port_or_to_have_been_seen(desk: Environment) -> None:
+    desk_set = asyncio.run(learn_sets(desk, observed=12))["travel_desk"]
     assert desk_set.unlinked(("flights", "book")) == ""
     assert desk_set.unlinked(("upgrade", "profile")) == "upgrade > profile"
     assert desk_set.signature_walk(random.Random(3), length=2)

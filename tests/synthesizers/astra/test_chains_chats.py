@@ -91,7 +91,7 @@ def desk() -> Environment:
 
 def synthesised(desk: Environment, tokenizer: Path, number: int = 3, **options: Any) -> list[Made]:
     bases = list(islice(desk.tasks("train"), number))
-    settings: dict[str, Any] = {"server_only": 0.0, "failures": 0.0, **options}
+    settings: dict[str, Any] = {"server_only": 0.0, "failures": 0.0, "observed": 6, **options}
 
     async def run() -> list[Made]:
         maker = AstraChains(
@@ -219,7 +219,7 @@ def test_through_the_command_twice_and_after_a_kill(
         "chains": {
             "synthesizer": "astra_chains",
             "tasks": 3,
-            "options": {"chat": f"{chain_chats.__name__}:shared"},
+            "options": {"chat": f"{chain_chats.__name__}:shared", "observed": 6},
         }
     }
     world = {"name": "travel_desk", "options": {"templates": ["cheapest", "earliest"]}}
