@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _NUMBERS = (
     "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
 )  # fmt: skip
+_BLANK = "\u01c2"
+"""Stands where a value stood. A letter, so that no tool's name is read across it: "gallon 10 to liter"."""
 
 
 def mentions(text: str, value: Any) -> bool:
@@ -75,7 +77,7 @@ def without_values(text: str, values: Iterable[Any]) -> str:
         {text for value in values for text in _strings(value)}, key=lambda item: (-len(item), item)
     )
     for string in strings:
-        text = re.sub(_pattern(string), " \u2026 ", text, flags=re.IGNORECASE)
+        text = re.sub(_pattern(string), f" {_BLANK} ", text, flags=re.IGNORECASE)
     return text
 
 

@@ -218,6 +218,7 @@ def test_a_leak_is_a_whole_word_whatever_its_case_or_separator() -> None:
     assert leaks_tool_name("call find_flights(x)", ["find_flights"])
     assert not leaks_tool_name("find the flights, rebook them", ["find_flights", "book"])
     assert not leaks_tool_name("open 'book'", ["book"], said=["book"])
+    assert not leaks_tool_name("convert the gallon 10 to liter", ["gallon_to_liter"], said=[10])
 
 
 _WORDS = st.sampled_from(
