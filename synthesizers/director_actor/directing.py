@@ -19,7 +19,7 @@ from pipeline.chat.base import Chat
 from synthesizers.director_actor.errors import PlanStopped
 from synthesizers.director_actor.groups import MotifStep
 from synthesizers.director_actor.outline import Library, draw_outline, draw_randomly
-from synthesizers.director_actor.personas import Persona
+from synthesizers.director_actor.personas import Persona, price_of
 from synthesizers.director_actor.rehearsal import Rehearsal, Rehearsed, random_motif, rivals_of
 from synthesizers.director_actor.roles import (
     DIRECTOR,
@@ -57,6 +57,8 @@ class Interruption(NamedTuple):
     dialogue: tuple[Turn, ...]
     shown: tuple[str, ...]
     """Names of the tools of the dialogue; no others can be planned with."""
+    limit: int | None = None
+    """What the user has said to pay at most, in dollars."""
 
 
 class Director(Protocol):
@@ -134,7 +136,7 @@ class TemplateDirector:
             return [_marked(drawn)] if drawn is not None else []
         if at.executed.ok:
             return await self._look_again(base, rehearsal, steps, failed)
-        for arguments in self._rivals(rehearsal, steps[failed]):
+        for arguments in self._rivals(rehearsal, steps[failed], limit=at.limit):
             step = _with(steps[failed], arguments, rehearsal)
             goal = SubGoal(
                 f"{at.goal.goal.name}+", (step, *steps[failed + 1 :]), finishes=at.goal.goal.finishes
@@ -165,13 +167,17 @@ class TemplateDirector:
         )
         return [_marked(drawn)] if drawn is not None else []
 
-    def _rivals(self, rehearsal: Rehearsal, step: Step) -> list[dict[str, Any]]:
+    def _rivals(self, rehearsal: Rehearsal, step: Step, *, limit: int | None) -> list[dict[str, Any]]:
         """Other arguments for a call that failed, the best first: what is known to work, then other rows."""
-        found = [dict(step.fallback)] if step.fallback is not None else []
+        found = [dict(step.fallback)] if step.fallback is not None and limit is None else []
         for name, read in step.reads.items():
             source = rehearsal.answers.get(read.step)
             rows = rivals_of(source.result.text, step.arguments.get(name)) if source is not None else []
-            left = [(row, value) for row, value in rows if value != step.arguments.get(name)]
+            left = [
+                (row, value)
+                for row, value in rows
+                if value != step.arguments.get(name) and (limit is None or (price_of(row) or 0) <= limit)
+            ]
             while left:
                 chosen = left.pop(self.persona.choose([row for row, _ in left], rng=self.rng))
                 found.append({**step.arguments, name: chosen[1]})

@@ -2,9 +2,9 @@
 
 Every actor plays the same user turns in a session of its own; only those that end in the planned end state
 are kept (APIGen-MT, phase 2). Scripted actors differ in manner: one looks again before it changes anything,
-one makes independent look-ups at once, one in another order. Chat actors are told their instruction, which
-stands in no record: their trajectories are `origin: edited` with the label of a hint. Not covered: the first
-performance, which is the blueprint's own gold.
+one makes independent look-ups at once, one in another order, one talks while it calls. Chat actors are told
+their instruction, which stands in no record: their trajectories are `origin: edited` with the label of a
+hint. Not covered: the first performance, which is the blueprint's own gold.
 """
 
 from __future__ import annotations
@@ -28,7 +28,11 @@ from synthesizers.director_actor.actors import ChatActor, Instruction, Scene
 from synthesizers.hints import LABEL, REPEATED
 from synthesizers.phrasing import TurnCalls
 
-SCRIPTS = ("careful", "together", "reverse")
+SCRIPTS = ("careful", "together", "reverse", "talkative")
+"""Manners of scripted actors. Which of them do anything of their own depends on the plan; a talkative one
+always does."""
+_ABOUT = ("Let me look.", "I will see to that.")
+"""What a talkative actor says with a look-up, and with a change."""
 
 
 class Cast(NamedTuple):
@@ -47,9 +51,16 @@ class Cast(NamedTuple):
 def variation(task: Task, manner: str) -> GoldScript | None:
     """A scripted actor of that manner; None where it would do just what the plan does."""
     blueprint = read_blueprint(task)
-    varied = [_varied(turn, manner) for turn in blueprint.turns]
     plain = [[[call] for call in turn.calls] for turn in blueprint.turns]
+    if manner == "talkative":
+        return PlannedGold(_script(blueprint, plain, talks=True))
+    varied = [_varied(turn, manner) for turn in blueprint.turns]
     return None if varied == plain else PlannedGold(_script(blueprint, varied))
+
+
+def manners_of(task: Task) -> list[str]:
+    """The manners that differ from the plan, in the order of SCRIPTS."""
+    return [manner for manner in SCRIPTS if variation(task, manner) is not None]
 
 
 async def perform(
@@ -154,10 +165,12 @@ def _reads(call: PlannedCall) -> bool:
     return any(source.provenance == "output" for source in call.sources)
 
 
-def _script(blueprint: Blueprint, varied: Sequence[Sequence[Sequence[PlannedCall]]]) -> Plan:
+def _script(
+    blueprint: Blueprint, varied: Sequence[Sequence[Sequence[PlannedCall]]], *, talks: bool = False
+) -> Plan:
     for turn, lines in zip(blueprint.turns, varied, strict=True):
         for line in lines:
-            yield assistant("", *_calls(line))
+            yield assistant(_ABOUT[line[-1].changes] if talks else "", *_calls(line))
         yield assistant(turn.reply)
 
 

@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 from synthesizers.reading import Row
 
+_STEP = 10
+"""Dollars that a limit is rounded up to."""
 _MONEY = re.compile(r"\$\s?(\d[\d,]*(?:\.\d+)?)")
 _TIME = re.compile(r"(?<![\d:])(\d{1,2}):(\d\d)(?![\d:])")
 
@@ -45,6 +47,11 @@ class Persona(NamedTuple):
         if self.wants == "any":
             return rng.randrange(len(rows))
         return len(rows) - 1 if self.wants == "last" else 0
+
+    def limit(self, row: Row) -> int | None:
+        """What a persona that watches its money would pay at most for a row it takes; None for no limit."""
+        price = price_of(row)
+        return None if self.budget != "tight" or price is None else -int(-price // _STEP) * _STEP
 
     def framed(self, text: str, *, first: bool, rng: random.Random) -> str:
         """A request in this persona's manner; words that name no tool and no value."""
@@ -97,6 +104,11 @@ _FRAMES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 def draw_persona(rng: random.Random) -> Persona:
     """One of PERSONAS."""
     return rng.choice(PERSONAS)
+
+
+def price_of(row: Row) -> float | None:
+    """The amount of dollars a row shows, or None."""
+    return _number(_MONEY, " ".join(str(field.value) for field in row.fields))
 
 
 def _number(pattern: re.Pattern[str], text: str) -> float | None:

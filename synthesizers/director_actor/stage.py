@@ -367,7 +367,10 @@ class Stage:
             return []
         assert turn.broken is not None
         self.rehearsal.follow(self.trial)
-        at = Interruption(turn.planned, turn.broken, tuple(queue), tuple(self.dialogue), self.outline.shown)
+        limit = self.users.limit
+        at = Interruption(
+            turn.planned, turn.broken, tuple(queue), tuple(self.dialogue), self.outline.shown, limit
+        )
         planned = await self.director.replan(self.base, self.rehearsal, at)
         return [
             goal for goal in planned if {each.call.name for each in goal.executed} <= set(self.outline.shown)

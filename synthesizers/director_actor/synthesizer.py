@@ -29,7 +29,7 @@ from synthesizers.director_actor.directing import ChatDirector, Director, Templa
 from synthesizers.director_actor.errors import PlanStopped
 from synthesizers.director_actor.goldwork import NUM_EPISODES, whole_world
 from synthesizers.director_actor.outline import Library, Outline, draw_outage, shown_tools
-from synthesizers.director_actor.performing import SCRIPTS, Cast, perform, perform_by_chat, variation
+from synthesizers.director_actor.performing import Cast, manners_of, perform, perform_by_chat, variation
 from synthesizers.director_actor.personas import Persona, draw_persona
 from synthesizers.director_actor.recombination import combined_outline
 from synthesizers.director_actor.rehearsal import Rehearsal, Rehearsed
@@ -303,7 +303,9 @@ class DirectorActor(Planner):
         """One further performance, kept where it ends in the planned end state; None where it is no other."""
         assert planned.task is not None
         chat = self.roles.of("actor")
-        manner = SCRIPTS[(number - 1) % len(SCRIPTS)] if chat is None else MANNERS[number % len(MANNERS)]
+        manner = _manner(planned.task, number) if chat is None else MANNERS[number % len(MANNERS)]
+        if not manner:
+            return None
         policy = Policy(
             name="gold" if chat is None else chat.name,
             renderer=self.renderer.digest,
@@ -332,8 +334,7 @@ class DirectorActor(Planner):
             )
         else:
             script = variation(planned.task, manner)
-            if script is None:
-                return None
+            assert script is not None, "its manner is one that differs"
             made = await perform(cast, script=script, index=number, policy=policy, attempt=attempt)
         if made.success or made.reward is None:
             return made
@@ -351,6 +352,12 @@ async def _again(rehearsal: Rehearsal, goals: Sequence[Rehearsed]) -> list[Rehea
     rehearsal.begin()
     found = [await rehearsal.of_goal(goal.goal) for goal in goals]
     return [goal for goal in found if goal is not None]
+
+
+def _manner(task: Task, number: int) -> str:
+    """The manner of scripted actor `number`; "" where there are fewer."""
+    manners = manners_of(task)
+    return manners[number - 1] if number <= len(manners) else ""
 
 
 def _policies(named: Any) -> list[WorldPolicy]:

@@ -18,9 +18,10 @@ from pipeline.chat.base import Chat
 from synthesizers.director_actor.errors import PlanStopped
 from synthesizers.director_actor.personas import Persona
 from synthesizers.director_actor.roles import REPLY_CRITIC, USER_SIMULATOR, CriticRequest, UserRequest
-from synthesizers.director_actor.subgoals import SubGoal
+from synthesizers.director_actor.subgoals import SubGoal, place_of
 from synthesizers.grounding import Provenance
 from synthesizers.phrasing import PhrasingError, TurnCalls, phrase_request, request_problem
+from synthesizers.reading import rows_of
 from synthesizers.roles import shown_dialogue
 from synthesizers.wording import mentions
 
@@ -54,6 +55,8 @@ class Users:
     ) -> None:
         self.persona, self.rng = persona, rng
         self.simulator, self.critic, self.num_candidates = simulator, critic, num_candidates
+        self.limit: int | None = None
+        """What the user has said to pay at most, in dollars."""
         self.names = [text for text in world if len(text) > 2 and not text.islower()]
 
     async def say(
@@ -71,8 +74,27 @@ class Users:
             text = phrase_request(calls, rng=self.rng, said=said)
         except PhrasingError as error:
             raise PlanStopped("no_wording", str(error)) from error
-        framed = self.persona.framed(text, first=not said, rng=self.rng)
-        return Said(text if request_problem(framed, calls, said=said) else framed, TEMPLATE)
+        limit = self._limit(calls)
+        spent = f"{text} At most ${limit}, please." if limit is not None else text
+        framed = self.persona.framed(spent, first=not said, rng=self.rng)
+        if request_problem(framed, calls, said=said):
+            return Said(text, TEMPLATE)
+        self.limit = limit if limit is not None else self.limit
+        return Said(framed, TEMPLATE)
+
+    def _limit(self, calls: TurnCalls) -> int | None:
+        """The persona's limit for what it takes in this turn, once per dialogue."""
+        if self.limit is not None:
+            return None
+        for call in calls.calls:
+            for source in call.of(Provenance.OUTPUT):
+                if source.of is None or not call.executed.changes:
+                    continue
+                text = calls.history[source.of.call].result.text
+                place = place_of(text, source.value)
+                if place is not None and (limit := self.persona.limit(rows_of(text)[place[0]])):
+                    return limit
+        return None
 
     async def _simulated(
         self, goal: SubGoal, calls: TurnCalls, dialogue: Sequence[Turn], *, said: str

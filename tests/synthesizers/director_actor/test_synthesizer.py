@@ -111,11 +111,14 @@ def test_lineage_and_tool_subset(kept: tuple[str, Records]) -> None:
 def test_several_actors_play_one_outline_in_their_own_ways(kept: tuple[str, Records]) -> None:
     world, records = kept
     per_task = Counter(trajectory.task_id for trajectory in records.trajectories)
-    assert max(per_task.values()) > 1, f"{world}: three actors, and all did the same"
+    assert min(per_task.values()) > 1, f"{world}: three actors, and all did the same"
     for task_id in [task_id for task_id, number in per_task.items() if number > 1]:
         mine = [t for t in records.trajectories if t.task_id == task_id]
         assert len({t.rollout_index for t in mine}) == len(mine) and len({t.group_id for t in mine}) == 1
-        ways = {repr([[(c.name, c.arguments) for c in turn.tool_calls] for turn in t.turns]) for t in mine}
+        ways = {
+            repr([(turn.text, [(c.name, c.arguments) for c in turn.tool_calls]) for turn in t.turns])
+            for t in mine
+        }
         assert len(ways) == len(mine)
         assert all(s.origin is Origin.RENDERED for t in mine for s in t.segments)
 
