@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 from data import canonical
 from data.messages import ToolStatus
 from pipeline.chat.base import Chat
+from pipeline.dotted import load_dotted
 from pipeline.environments.blueprint import Expects, PlannedTurn
 from pipeline.environments.direction import Review
 from pipeline.errors import ConfigError, StructuredReplyError
@@ -53,6 +54,30 @@ class Draft(NamedTuple):
 def rule_problems(draft: Draft, policies: Sequence[Policy] = ()) -> list[str]:
     """What the rules have against a draft; empty where it may go to the committee."""
     return [*_form(draft), *_effect(draft), *_broken_policies(draft, policies)]
+
+
+async def review(
+    draft: Draft, *, policies: Sequence[Policy], judges: Sequence[Chat]
+) -> tuple[list[Review], list[str]]:
+    """(reviews, reasons against; none where it is approved). Without judges the program reviews."""
+    if problems := rule_problems(draft, policies):
+        return [], problems
+    if judges:
+        reviews, reasons = await committee_reviews(draft, judges)
+        return reviews, [] if approved(reviews) else reasons or ["no majority"]
+    reviews = program_reviews(draft)
+    against = [f"{review.criterion}: not given" for review in reviews if not review.approved]
+    return reviews, against
+
+
+def load_policies(named: Any) -> list[Policy]:
+    """A predicate, several, or `module:name` of either. ConfigError for anything else."""
+    found = load_dotted(named, what="policy") if isinstance(named, str) else named
+    policies = list(found) if isinstance(found, list | tuple) else [found]
+    wrong = [policy for policy in policies if not callable(policy)]
+    if wrong:
+        raise ConfigError(f"a policy is a predicate (state, calls, said) -> str, got {wrong[0]!r}")
+    return policies
 
 
 def program_reviews(draft: Draft) -> list[Review]:

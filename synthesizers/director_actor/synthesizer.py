@@ -12,18 +12,15 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 from data.errors import ConfigError
 from data.tasks import Task
 from data.trajectories import Policy, Trajectory, make_group_id, make_trajectory_id
 from data.verdicts import Verdict
 from pipeline.chat.base import Chat
-from pipeline.dotted import load_dotted
-from pipeline.environments.blueprint import SYSTEM as BLUEPRINT_SYSTEM
-from pipeline.environments.blueprint import Blueprint, Expects, PlannedTurn, blueprint_task
 from pipeline.environments.direction import Review
-from synthesizers.director_actor.actors import MANNERS, RULE_OF_STAGE, Actor, ChatActor, ScriptedActor
+from synthesizers.director_actor.actors import MANNERS, Actor, ChatActor, ScriptedActor
 from synthesizers.director_actor.checks import MAX_LINES, MIN_LINES
 from synthesizers.director_actor.directing import ChatDirector, Director, TemplateDirector
 from synthesizers.director_actor.errors import PlanStopped
@@ -33,23 +30,19 @@ from synthesizers.director_actor.performing import Cast, manners_of, perform, pe
 from synthesizers.director_actor.personas import Persona, draw_persona
 from synthesizers.director_actor.recombination import combined_outline
 from synthesizers.director_actor.rehearsal import Rehearsal, Rehearsed
-from synthesizers.director_actor.stage import MAX_REPLANS, Bounds, Played, Stage
+from synthesizers.director_actor.stage import MAX_REPLANS, Bounds, Stage
 from synthesizers.director_actor.strict import (
     MAX_ROUNDS,
     Draft,
-    approved,
     check_judges,
-    committee_reviews,
-    program_reviews,
-    rule_problems,
+    load_policies,
+    review,
     state_difference,
 )
-from synthesizers.director_actor.strict import (
-    Policy as WorldPolicy,
-)
 from synthesizers.director_actor.users import CANDIDATES, Users
+from synthesizers.director_actor.writing import Performance, system_prompt, written
 from synthesizers.evidence import leaves_of
-from synthesizers.execution import Executed, Trial
+from synthesizers.execution import Trial
 from synthesizers.planning import Planned, Planner, given_up
 
 FAULT_SHARE = 0.2
@@ -58,16 +51,6 @@ RECOMBINED_SHARE = 0.2
 """Share of plans whose validated requests are put together into one (ours)."""
 MAX_GOALS = 4
 """Sub-goals of an outline, whatever a persona's patience (ours)."""
-
-
-class Performance(NamedTuple):
-    """A performance and what a review needs to know of it."""
-
-    played: Played
-    executed: tuple[Executed, ...]
-    shown: tuple[str, ...]
-    difference: str
-    combined: bool = False
 
 
 @dataclass(kw_only=True)
@@ -104,7 +87,7 @@ class DirectorActor(Planner):
             if not 0.0 <= getattr(self, option) <= 1.0:
                 raise ConfigError(f"{option} is a share between 0 and 1, got {getattr(self, option)}")
         self._library = Library(self.environment, num_episodes=self.gold_tasks)
-        self._policies = [policy for named in self.policies for policy in _policies(named)]
+        self._policies = [policy for named in self.policies for policy in load_policies(named)]
         self._judges = self._committee() if self.strict else []
 
     async def prepare(self, tasks: Sequence[Task]) -> None:
@@ -124,7 +107,9 @@ class DirectorActor(Planner):
                 continue
             reviews, reasons = await self._reviewed(base, performance)
             if not reasons:
-                return self._planned(base, persona, performance, reviews)
+                return written(
+                    base, persona, performance, reviews=reviews, strict=self.strict, synthesizer=self.name
+                )
             stopped, feedback = PlanStopped("not_approved", "; ".join(reasons)), reasons
         return given_up(stopped.reason, stopped.detail[:500])
 
@@ -174,7 +159,7 @@ class DirectorActor(Planner):
                 users=self._users(base, outline.persona, rng),
                 checker=self.roles.of("goal_checker"),
                 bounds=Bounds(self.min_lines, self.max_lines, self.max_replans),
-                system=_system(base, outline),
+                system=system_prompt(base, (goal.goal.text_by for goal in outline.goals)),
             )
             played = await stage.play()
             executed = tuple(trial.executed)
@@ -221,11 +206,9 @@ class DirectorActor(Planner):
 
     def _committee(self) -> list[Chat]:
         """The judges; none where no chat is set at all. ConfigError for a committee of one."""
-        names = sorted(name for name in self.chats if name.startswith("judge"))
-        found = [self.roles.of(name) for name in names]
+        names = [name for name in self.chats if name.startswith("judge")]
+        found = [self.roles.of(name) for name in sorted(names) or (["judge"] if self.chat else [])]
         judges = [judge for judge in found if judge is not None]
-        if not judges and self.chat is not None:
-            judges = [judge for judge in (self.roles.of("judge"),) if judge is not None]
         if judges:
             check_judges(judges)
         return judges
@@ -241,52 +224,7 @@ class DirectorActor(Planner):
             performance.difference,
             performance.shown,
         )
-        if problems := rule_problems(draft, self._policies):
-            return [], problems
-        if not self._judges:
-            reviews = program_reviews(draft)
-            return reviews, [] if approved(reviews) else [
-                f"{review.criterion}: not given" for review in reviews if not review.approved
-            ]
-        reviews, reasons = await committee_reviews(draft, self._judges)
-        return reviews, [] if approved(reviews) else reasons or ["no majority"]
-
-    def _planned(
-        self, base: Task, persona: Persona, performance: Performance, reviews: Sequence[Review]
-    ) -> Planned:
-        played = performance.played
-        first, *others = played.turns
-        turns = (first.model_copy(update={"tools": performance.shown}), *others)
-        blueprint = Blueprint(
-            base=whole_world(base),
-            turns=turns,
-            outages=played.outages,
-            persona=persona.name,
-            reviews=tuple(reviews),
-        )
-        try:
-            task = blueprint_task(
-                blueprint,
-                synthesizer=self.name,
-                template=base.template,
-                tags=self._tags(turns, performance),
-                system=_system_of(base, turns),
-            )
-        except ConfigError as error:
-            return given_up("no_task", str(error))
-        task = task.model_copy(update={"parents": (base.task_id,)})
-        return Planned(task, hints=played.hints)
-
-    def _tags(self, turns: Sequence[PlannedTurn], performance: Performance) -> tuple[str, ...]:
-        marks = {
-            "multi_turn": len(turns) > 1,
-            "recover": any(turn.direction and turn.direction.contradiction for turn in turns),
-            "replanned": any(turn.direction and turn.direction.replanned for turn in turns),
-            "refuse": any(turn.expects is Expects.REFUSE for turn in turns),
-            "recombined": performance.combined,
-            "strict": self.strict,
-        }
-        return tuple(name for name, holds in marks.items() if holds)
+        return await review(draft, policies=self._policies, judges=self._judges)
 
     async def further(
         self, planned: Planned, *, done: Collection[str], failed: Collection[str]
@@ -360,15 +298,6 @@ def _manner(task: Task, number: int) -> str:
     return manners[number - 1] if number <= len(manners) else ""
 
 
-def _policies(named: Any) -> list[WorldPolicy]:
-    found = load_dotted(named, what="policy") if isinstance(named, str) else named
-    policies = list(found) if isinstance(found, list | tuple) else [found]
-    wrong = [policy for policy in policies if not callable(policy)]
-    if wrong:
-        raise ConfigError(f"a policy is a predicate (state, calls, said) -> str, got {wrong[0]!r}")
-    return policies
-
-
 def _state(trial: Trial) -> Any:
     """What of the session's state can be seen; its answered calls where it shows none."""
     shown = getattr(trial.session, "end_state", None)
@@ -377,18 +306,3 @@ def _state(trial: Trial) -> Any:
         if shown is not None
         else [f"{each.call.name} {each.call.arguments}" for each in trial.executed]
     )
-
-
-def _system(base: Task, outline: Outline) -> str:
-    own = any(goal.goal.text_by == "task" for goal in outline.goals)
-    return _rules(base if own else None)
-
-
-def _system_of(base: Task, turns: Sequence[PlannedTurn]) -> str:
-    return _rules(base if any(turn.text_by == "task" for turn in turns) else None)
-
-
-def _rules(base: Task | None) -> str:
-    """The system prompt: the base task's where its words are used, else ours; and the stage's rule."""
-    own = base.prompt[0].text if base is not None and base.prompt[0].role == "system" else BLUEPRINT_SYSTEM
-    return f"{own} {RULE_OF_STAGE}"
