@@ -1,6 +1,7 @@
 """Programs in containers, through the `docker` (or `podman`) command: a fresh container each, no network.
 
-UNTESTED against a daemon by us: its tests drive a stand-in for the command and check every argument.
+UNTESTED against a Docker daemon by us: its tests drive a stand-in for the command and check every argument;
+by hand it was tried with Podman 4.3 (docs/sandbox.md says what was seen).
 Isolation is the container's: no network, read-only root, all capabilities dropped, no new privileges, an
 unprivileged user, memory, process and CPU limits, writable memory file systems only. The image of each
 language is in its YAML file and must be there already: nothing is pulled. Not covered: what containers do
@@ -15,6 +16,7 @@ import io
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import tarfile
 import tempfile
@@ -31,6 +33,9 @@ from pipeline.sandbox.verdicts import checked, compile_failure, judge
 
 _USER = "65534:65534"
 _START_SECONDS = 60.0
+_KILLED = (128 + signal.SIGKILL, -signal.SIGKILL)
+_OOM_COUNTS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
+"""Of the container's own control group, version 2 and version 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +72,7 @@ class DockerSandbox:
 
     def describe(self) -> str:
         """What holds the limits."""
-        return f"{self._command} (daemon {self._version}); untested by us"
+        return f"{self._command} (daemon {self._version}); see docs/sandbox.md for what is untested"
 
     async def run(self, program: Program, limits: Limits | None = None) -> Execution:
         """Raises ConfigError (language, file names, an image that is not there), EnvironmentFailure."""
@@ -125,7 +130,7 @@ class DockerSandbox:
         if language.compile:
             step = self._exec(container, _words(language.compile), building.seconds, keep=limits.output_bytes)
             if step.status != 0:
-                killed = self._out_of_memory(container)
+                killed = self._out_of_memory(container, step.status)
                 said = step.stdout.text + step.stderr.text
                 return compile_failure(said, timed_out=step.status is None, out_of_memory=killed)
             memory = f"{limits.memory_mib}m"
@@ -146,7 +151,7 @@ class DockerSandbox:
             stdout=stdout,
             stderr=stderr,
             timed_out=step.status is None and not step.flooded,
-            out_of_memory=self._out_of_memory(container),
+            out_of_memory=self._out_of_memory(container, step.status),
             cut=step.stdout.cut,
         )
         files = {} if step.status is None else self._collect(container, program.collect, limits)
@@ -196,8 +201,15 @@ class DockerSandbox:
         if step.status != 0:
             raise EnvironmentFailure(f"the container did not take the files: {step.stderr.text[:300]}")
 
-    def _out_of_memory(self, container: str) -> bool:
-        return self._docker("inspect", "--format", "{{.State.OOMKilled}}", container) == "true"
+    def _out_of_memory(self, container: str, status: int | None) -> bool:
+        if self._docker("inspect", "--format", "{{.State.OOMKilled}}", container) == "true":
+            return True
+        if status not in _KILLED:
+            return False
+        # Podman says so of a container's first process only, and the program is another one.
+        counts = self._exec(container, ["cat", *_OOM_COUNTS], _START_SECONDS).stdout.text
+        found = (line.partition(" ") for line in counts.splitlines())
+        return any(name == "oom_kill" and value.strip() not in ("", "0") for name, _, value in found)
 
     def _collect(self, container: str, names: Sequence[str], limits: Limits) -> dict[str, bytes]:
         found = {}

@@ -227,6 +227,7 @@ FAKE_DOCKER = """
       run) [ -z "{missing}" ] || {{ echo "No such image: x" >&2; exit 1; }} ;;
       exec)
         shift 3
+        case "$*" in *memory.events*) echo "oom_kill $(cat killed)"; exit 1 ;; esac
         command=$(echo "$*" | sed "s#/box#{box}#g")
         exec $command ;;
       inspect) [ -e oom ] && echo true || echo false ;;
@@ -272,7 +273,11 @@ def test_docker_outcomes(tmp_path: Path) -> None:
     assert run(sandbox, Program("int main(void){return 0;}", "c"), Limits(seconds=50)).ok
     oom = run(sandbox, Program("open('oom', 'w'); 1 / 0"), Limits(seconds=50))
     assert oom.outcome is Outcome.OUT_OF_MEMORY
-    assert log.read_text().count("rm -f ") == 5
+    for kills, outcome in ((1, Outcome.OUT_OF_MEMORY), (0, Outcome.RUNTIME_ERROR)):
+        (tmp_path / "box" / "oom").unlink(missing_ok=True)
+        code = f"import os\nopen('killed', 'w').write('{kills}')\nos.kill(os.getpid(), 9)"
+        assert run(sandbox, Program(code), Limits(seconds=50)).outcome is outcome
+    assert log.read_text().count("rm -f ") == 7
     asyncio.run(sandbox.close())
 
 
