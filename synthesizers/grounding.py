@@ -153,8 +153,14 @@ def _fails(text: str) -> bool:
     if isinstance(value, dict):
         status = str(value.get("status", "")).lower()
         told = any(value.get(key) for key in ("error", "errors", "exception"))
-        return told or status in ("error", "failed", "failure") or value.get("success") is False
+        return told or status in ("error", "failed", "failure") or _denies(value)
     return isinstance(value, str) and bool(_FAILURE.match(text.strip()[:_SHORT]))
+
+
+def _denies(value: Mapping[str, Any]) -> bool:
+    """Whether an answer says no and more: {"login_status": false, "message": "User 5 not found."}."""
+    noes = [key.lower() for key, item in value.items() if item is False]
+    return "success" in noes or (len(value) > 1 and any(key.endswith(("status", "success")) for key in noes))
 
 
 def _says_something(text: str, *, asked: bool) -> bool:

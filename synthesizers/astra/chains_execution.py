@@ -23,10 +23,20 @@ from synthesizers.evidence import ValuePool
 from synthesizers.execution import Executed, Trial
 from synthesizers.graph.dependency import SignatureGraph
 from synthesizers.graph.observations import telling
-from synthesizers.grounding import ArgumentSource, GroundedCall, OutputPort, Provenance, ground, worked
+from synthesizers.grounding import (
+    ArgumentSource,
+    GroundedCall,
+    OutputPort,
+    Provenance,
+    ground,
+    sources_of,
+    worked,
+)
 
 FAILURES = 0.2
 """Share of calls that meet an outage first. From the paper: 20 % injected failures; per call: ours."""
+_ATTEMPTS = 3
+"""Times a call is grounded anew where it passed on no field. Ours."""
 OUTAGES = (
     "error: the service is busy, try again",
     "error: timed out, nothing was done; try again",
@@ -38,7 +48,8 @@ OUTAGES = (
 class ChainRun(NamedTuple):
     """A chain as far as it went: `stuck` is the tool no call of which worked, "" where all did.
 
-    A call that passes an empty answer on has not worked either: nobody could ask for it.
+    A call that passes on nothing, or a piece of an answer that is no field of it (a heading, half a name),
+    has not worked either: nobody would ask for that.
     """
 
     calls: tuple[GroundedCall, ...]
@@ -59,18 +70,17 @@ async def run_chain(
     calls: list[GroundedCall] = []
     first = len(trial.executed)
     for place, name in enumerate(chain):
-        call = await ground(
-            trial,
-            tools[name],
-            pool,
-            rng=rng,
-            prefer=_wanted_ports(chain[:place], name, graph, first=first),
-            said=said,
-            may_finish=place == len(chain) - 1,
-        )
-        if call is None or any(source.value == "" for source in call.of(Provenance.OUTPUT)):
+        wanted = _wanted_ports(chain[:place], name, graph, first=first)
+        last = place == len(chain) - 1
+        for _ in range(_ATTEMPTS):
+            call = await ground(trial, tools[name], pool, rng=rng, prefer=wanted, said=said, may_finish=last)
+            if call is None or not _is_vague(call):
+                break
+            trial.undo()
+            call = None
+        if call is None:
             return ChainRun(tuple(calls), name)
-        calls.append(call)
+        calls.append(await _carried_over(trial, call, tools[name], calls, said=said, may_finish=last))
     return ChainRun(tuple(calls))
 
 
@@ -126,6 +136,41 @@ def _wanted_ports(
             if link.whole:
                 wanted.setdefault(link.input, OutputPort(first + place, link.output))
     return wanted
+
+
+async def _carried_over(
+    trial: Trial,
+    call: GroundedCall,
+    tool: ToolSpec,
+    earlier: Sequence[GroundedCall],
+    *,
+    said: str,
+    may_finish: bool,
+) -> GroundedCall:
+    """The call about the same things as earlier ones, where it has nothing to do with them and that works.
+
+    A parameter takes the value that an earlier call gave one of the same name: the file that was made is the
+    one that is written to.
+    """
+    if any(source.of is not None for source in call.sources) or _shares(call, earlier):
+        return call
+    known = {name: value for done in earlier for name, value in done.executed.arguments().items()}
+    given = call.executed.arguments()
+    same = {name: known[name] for name in given if name in known and telling(known[name])}
+    if not same:
+        return call
+    trial.undo()
+    again = await trial.attempt(tool.name, {**given, **same})
+    fine = worked(again, shows_state=hasattr(trial.session, "end_state"))
+    if fine and (may_finish or not trial.finished):
+        return GroundedCall(again, sources_of(again, tool, trial.executed[:-1], said=said))
+    trial.undo()
+    return GroundedCall(await trial.attempt(tool.name, given), call.sources)
+
+
+def _is_vague(call: GroundedCall) -> bool:
+    sources = call.of(Provenance.OUTPUT)
+    return any(source.value == "" or (source.of is not None and not source.of.path) for source in sources)
 
 
 def _shares(call: GroundedCall, earlier: Sequence[GroundedCall]) -> bool:

@@ -90,6 +90,10 @@ _CLEAR = 1e-6
 """Least lead of the best tool over the second. Ours."""
 
 
+_ORDER = 0.5
+"""What a tool gains whose name's words stand in the piece in their order. Ours."""
+
+
 class Reading(NamedTuple):
     """The tools read, in order; `unclear` says of which piece two tools fit equally, "" of none."""
 
@@ -126,10 +130,22 @@ class ProgramReader:
             name: sum(profile[word] * self._rarity[word] for word in said if word in profile)
             for name, profile in self._profiles.items()
         }
+        order = [singular(word) for word in words(piece)]
         return {
-            name: score + (_VERB if score and start in self._verbs[name] else 0.0)
+            name: score
+            + (_VERB if score and start in self._verbs[name] else 0.0)
+            + (_ORDER if _in_order(name, order) else 0.0)
             for name, score in scores.items()
         }
+
+
+def _in_order(name: str, order: Sequence[str]) -> bool:
+    """Whether a name of several words stands in a piece in its order: "gallon ... to liter"."""
+    parts = [singular(word) for word in words(name) if word not in _STOP]
+    if len(parts) < 2 or any(part not in order for part in parts):
+        return False
+    places = [order.index(part) for part in parts]
+    return places == sorted(places)
 
 
 def _profile(tool: ToolSpec) -> dict[str, float]:

@@ -152,6 +152,17 @@ def test_tools_that_fit_alike_are_no_reading() -> None:
     assert "alpha or beta" in ProgramReader(twins).read("Get me the weather.").unclear
 
 
+def test_the_order_of_a_name_tells_opposites_apart() -> None:
+    both = [
+        spec(f"{one}_to_{other}", amount="number").model_copy(
+            update={"description": f"Converts the {one} to {other}."}
+        )
+        for one, other in (("gallon", "liter"), ("liter", "gallon"))
+    ]
+    request = "Convert the liter 5 to gallon, and then convert the gallon that you find to liter."
+    assert ProgramReader(both).read(request).chain == ("liter_to_gallon", "gallon_to_liter")
+
+
 def test_every_plan_becomes_a_verified_task_or_a_reason(made: list[Made], bases: list[Task]) -> None:
     tasks = [record for record in made if isinstance(record, Task)]
     taught = [record for record in made if isinstance(record, Trajectory)]
