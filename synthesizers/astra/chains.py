@@ -235,4 +235,7 @@ def given_up_or_task(
     blueprint = Blueprint(base=made.world, turns=turns, outages=tuple(dialogue.outages))
     template = f"{made.tool_set.name}/{min(len(made.chain), MAX_LENGTH)} tools"
     task = blueprint_task(blueprint, synthesizer=name, template=template, tags=tags)
-    return Planned(task.model_copy(update={"parents": (made.base.task_id,)}))
+    hints = tuple(
+        f"Call {', then '.join(dict.fromkeys(call.name for call in turn.calls))}." for turn in turns
+    )
+    return Planned(task.model_copy(update={"parents": (made.base.task_id,)}), hints=hints)

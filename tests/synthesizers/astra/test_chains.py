@@ -34,6 +34,7 @@ from synthesizers.astra.chains_reading import ProgramReader
 from synthesizers.astra.chains_sets import learn_sets
 from synthesizers.base import Made
 from synthesizers.graph.observations import Step
+from synthesizers.hints import with_hints
 from tests.samples import spec
 from tests.tiny import make_tiny_tokenizer
 
@@ -289,6 +290,26 @@ def test_requests_that_read_as_other_chains_are_given_up(
     records = synthesised(desk, renderer, bases[:4])
     assert not [one for one in records if isinstance(one, Task)]
     assert "round_trip" in {one.reason for one in records if isinstance(one, Verdict)}
+
+
+def test_a_hint_per_turn_names_the_tools_and_is_left_out_of_the_task(
+    desk: Environment, renderer: ChatMLRenderer, bases: list[Task]
+) -> None:
+    maker = AstraChains(environment=desk, engine=None, renderer=renderer, observed=12, server_only=0.0)  # type: ignore[arg-type]
+
+    async def planned() -> list[Any]:
+        await maker.prepare(bases)
+        return [await maker.plan(base, random.Random(index)) for index, base in enumerate(bases[:6])]
+
+    made = [one for one in asyncio.run(planned()) if one.task is not None]
+    assert made
+    for task, _, _, hints in made:
+        turns = read_blueprint(task).turns
+        assert len(hints) == len(turns) and all(
+            turn.calls[0].name in hint for turn, hint in zip(turns, hints, strict=True)
+        )
+        assert with_hints(task, hints).prompt[-1].text.endswith(hints[0])
+        assert not any(hint in task.private for hint in hints)
 
 
 def test_impossible_options_are_named(desk: Environment, renderer: ChatMLRenderer) -> None:
