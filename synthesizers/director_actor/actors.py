@@ -154,8 +154,9 @@ def closing(calls: TurnCalls, *, says: Sequence[str], rng: random.Random) -> str
     if len(done) < len(calls.calls):
         calls = calls._replace(calls=done, unmentioned=())
     text = phrase_closing(calls, rng=rng) if done else "Done."
-    missing = [value for value in says if not mentions(text, value)]
-    return f"{text} ({', '.join(missing)})" if missing else text
+    if all(mentions(text, value) for value in says):
+        return text
+    return rng.choice(("The answer: {}.", "I found: {}.", "Here it is: {}.")).format(", ".join(says))
 
 
 def _answered(dialogue: Sequence[Turn]) -> list[str]:

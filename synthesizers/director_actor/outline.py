@@ -15,13 +15,14 @@ from typing import NamedTuple
 from data.messages import ToolStatus
 from data.tasks import Task
 from pipeline.environments.base import Environment
-from pipeline.environments.blueprint import Outage
+from pipeline.environments.blueprint import MAX_MUST_SAY, Outage
 from synthesizers.director_actor.goldwork import NUM_EPISODES, GoldEpisode, gold_episode, gold_episodes
 from synthesizers.director_actor.groups import Motif, MotifStep, motifs_of, own_goals
 from synthesizers.director_actor.personas import Persona
 from synthesizers.director_actor.rehearsal import Rehearsal, Rehearsed, random_motif
 from synthesizers.director_actor.subgoals import SubGoal, is_empty
 from synthesizers.evidence import ValuePool, make_pool
+from synthesizers.graph.fields import fields_of
 from synthesizers.grounding import Choice
 from synthesizers.reading import decoded
 
@@ -32,6 +33,8 @@ MAX_DRAWS = 12
 BUSY = "busy, try again"
 """Short, because a private text of the task stands in a tool result here (`data.leaks`)."""
 NOTHING = "none"
+MOST_TOLD = 8
+"""Cells of an answer that a reply must hold (ours); of a longer one, none."""
 
 
 class Outline(NamedTuple):
@@ -183,4 +186,16 @@ def _ordered(goals: Sequence[SubGoal], *, rng: random.Random) -> list[SubGoal]:
 def _without_finish(goal: SubGoal, episode: GoldEpisode) -> SubGoal:
     places = {f"{step.uid}": step for step in goal.steps}
     ends = {uid for uid in places if episode.calls[int(uid.rsplit("_", 1)[-1])].finishes}
-    return goal._replace(steps=tuple(step for step in goal.steps if step.uid not in ends), finishes=False)
+    steps = tuple(step for step in goal.steps if step.uid not in ends)
+    last = episode.calls[int(steps[-1].uid.rsplit("_", 1)[-1])].executed if steps else None
+    says = _answer_in(last.result.text) if last is not None and not last.changes else ()
+    return goal._replace(steps=steps, finishes=False, says=says)
+
+
+def _answer_in(text: str) -> tuple[str, ...]:
+    """The cells of a table, where they are few and short enough to be told; () for any other answer."""
+    fields = fields_of(text)
+    cells = list(dict.fromkeys(str(field.value) for field in fields))
+    told = all(len(cell) <= MAX_MUST_SAY and cell[-1:].isalnum() and cell[:1].isalnum() for cell in cells)
+    table = all(field.path.startswith("[].") for field in fields)
+    return tuple(cells) if table and told and len(cells) <= MOST_TOLD else ()

@@ -140,9 +140,17 @@ class Rehearsal:
     ) -> Executed:
         """The call with what the persona would rather read, where that works as well."""
         arguments = executed.arguments()
-        for name, source, _ in part.reads:
-            text = self.trial.executed[before + source].result.text
-            rivals = rivals_of(text, arguments.get(name))
+        linked = {name: before + source for name, source, _ in part.reads}
+        done = {executed_key(each) for each in self.trial.executed[:-1]}
+        for name, value in executed.arguments().items():
+            source = linked.get(name, self._holder(value))
+            if source is None:
+                continue
+            rivals = [
+                (row, other)
+                for row, other in rivals_of(self.trial.executed[source].result.text, value)
+                if call_key(part.tool, {**arguments, name: other}) not in done
+            ]
             if len(rivals) > 1:
                 arguments[name] = rivals[persona.choose([row for row, _ in rivals], rng=rng)][1]
         if arguments == executed.arguments():
@@ -153,6 +161,13 @@ class Rehearsal:
             return other
         self.trial.undo()
         return await self.trial.attempt(executed.call.name, executed.arguments())
+
+    def _holder(self, value: Any) -> int | None:
+        """Index of the latest earlier call whose answer holds an argument, or None."""
+        if isinstance(value, bool) or len(str(value)) < 2:
+            return None
+        earlier = list(enumerate(self.trial.executed[:-1]))
+        return next((i for i, each in reversed(earlier) if place_of(each.result.text, value)), None)
 
     async def _step(self, step: Step, answers: dict[str, Executed]) -> tuple[Step, Executed, bool] | None:
         """(the step as it is to be played, what it should answer, whether it is new); None where it fails."""
