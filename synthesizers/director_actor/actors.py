@@ -150,10 +150,10 @@ def leak_in(instruction: str, *, line: str, values: Sequence[Any]) -> str:
 
 def closing(calls: TurnCalls, *, says: Sequence[str], rng: random.Random) -> str:
     """The words that end a turn, with every value they must hold."""
-    done = [call for call in calls.calls if call.executed.ok]
-    if len(done) < len(calls.calls):
-        calls = calls._replace(calls=done, unmentioned=())
-    text = phrase_closing(calls, rng=rng) if done else "Done."
+    places = [place for place, call in enumerate(calls.calls) if call.executed.ok]
+    done = [calls.calls[place] for place in places]
+    untold = [index for index, place in enumerate(places) if place in calls.unmentioned]
+    text = phrase_closing(calls._replace(calls=done, unmentioned=untold), rng=rng) if done else "Done."
     if all(mentions(text, value) for value in says):
         return text
     return rng.choice(("The answer: {}.", "I found: {}.", "Here it is: {}.")).format(", ".join(says))

@@ -32,7 +32,7 @@ async def combined_outline(
         and all(step.fallback is None for step in goal.goal.steps)
         and await _holds_alone(environment, world, goal)
     ]
-    written = [goal for goal in alone if goal.text_by == "task"]
+    written = [goal for goal in alone if goal.text_by == "task" and goal.says]  # each with its answer
     kept = written if len(written) > 1 else [goal for goal in alone if goal.text_by != "task"]
     chosen = kept[:MOST]
     if len(chosen) < 2:

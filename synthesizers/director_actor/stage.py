@@ -126,7 +126,7 @@ class Stage:
         turn = await self._opened(planned)
         while True:
             said = await self.actor.line(
-                Scene(tuple(self.dialogue), self.tools, turn.instruction, self._calls(turn.start))
+                Scene(tuple(self.dialogue), self.tools, turn.instruction, self._calls(turn))
             )
             turn.lines += 1
             if said.tool_calls and all(call.ok for call in said.tool_calls):
@@ -178,6 +178,8 @@ class Stage:
         history = [*self.trial.executed, *planned.executed]
         calls = self._grounded(history, len(self.trial.executed), said=self._said())
         turn = TurnCalls(calls, self.trial.tools, history)
+        if planned.goal.text_by == "task":  # its words ask for what the last call answers
+            return turn._replace(unmentioned=tuple(range(len(calls) - 1)))
         return turn._replace(unmentioned=self._nested(turn))
 
     def _nested(self, turn: TurnCalls) -> tuple[int, ...]:
@@ -192,10 +194,13 @@ class Stage:
         )
         return nested if self.users.rng.random() < NESTED_SHARE else ()
 
-    def _calls(self, start: int) -> TurnCalls:
-        """What the actor has done in this turn."""
+    def _calls(self, turn: _Turn) -> TurnCalls:
+        """What the actor has done in this turn; what nobody asked for by itself is not mentioned."""
         history = list(self.trial.executed)
-        return TurnCalls(self._grounded(history, start, said=self._said()), self.trial.tools, history)
+        made = self._grounded(history, turn.start, said=self._said())
+        nested = {executed_key(turn.expected.calls[place].executed) for place in turn.expected.unmentioned}
+        hidden = [place for place, call in enumerate(made) if executed_key(call.executed) in nested]
+        return TurnCalls(made, self.trial.tools, history, hidden)
 
     def _grounded(self, history: Sequence[Executed], start: int, *, said: str) -> list[GroundedCall]:
         specs: Mapping[str, ToolSpec] = {spec.name: spec for spec in self.trial.tools}
@@ -307,10 +312,8 @@ class Stage:
     def _keep(self, turn: _Turn) -> None:
         made = self.trial.executed[turn.start :]
         goal = turn.planned.goal
-        calls = self._calls(turn.start)
-        asked = [
-            call.executed for place, call in enumerate(calls.calls) if place not in turn.expected.unmentioned
-        ]
+        calls = self._calls(turn)
+        asked = [call.executed for place, call in enumerate(calls.calls) if place not in calls.unmentioned]
         must_say = (
             values_refused(turn.broken, turn.reply)
             if turn.broken is not None
@@ -331,7 +334,10 @@ class Stage:
         )
         self.turns[-1] = self.turns[-1].model_copy(
             update={
-                "calls": tuple(self._planned(call, turn, calls) for call in calls.calls),
+                "calls": tuple(
+                    self._planned(call, calls, mentioned=place not in calls.unmentioned)
+                    for place, call in enumerate(calls.calls)
+                ),
                 "reply": turn.reply or "Done.",
                 "expects": Expects.REFUSE if turn.broken is not None else Expects.ACT,
                 "must_say": tuple(dict.fromkeys(must_say)),
@@ -340,9 +346,8 @@ class Stage:
             }
         )
 
-    def _planned(self, call: GroundedCall, turn: _Turn, calls: TurnCalls) -> PlannedCall:
+    def _planned(self, call: GroundedCall, calls: TurnCalls, *, mentioned: bool) -> PlannedCall:
         executed = call.executed
-        nested = {executed_key(turn.expected.calls[place].executed) for place in turn.expected.unmentioned}
         sources = tuple(
             Source(argument=source.name, provenance=source.provenance, of=self._named(source, calls))
             for source in call.sources
@@ -353,7 +358,7 @@ class Stage:
             result=result_digest(executed.result),
             status=executed.result.status,
             changes=executed.changes,
-            mentioned=executed_key(executed) not in nested,
+            mentioned=mentioned,
             sources=sources,
         )
 
