@@ -92,7 +92,8 @@ def write_parquet(path: Path, kind: Kind, lines: Iterable[bytes]) -> int:
 def read_rows(path: Path) -> Iterator[tuple[Row, bool]]:
     """The rows of a Parquet file as (row, may hold escaped text)."""
     try:
-        with pq.ParquetFile(path) as file:
+        # Read ahead, the whole file would be in memory by its last row group.
+        with pq.ParquetFile(path, pre_buffer=False) as file:
             for batch in file.iter_batches(batch_size=BATCH_ROWS):
                 escaped = schema.batch_has_escape(batch)
                 step = max(1, BATCH_BYTES * batch.num_rows // max(batch.nbytes, 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import resource
 import subprocess
 import sys
@@ -10,9 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from data import schema, shards
 from data.errors import StoreError
+from data.messages import user
+from data.schema import Kind
 from data.store import Store
 from tests.data import records
 
@@ -55,6 +61,23 @@ def test_streaming_many_rows_takes_little_memory(tmp_path: Path) -> None:
     result = json.loads(run.stdout)
     assert result["count"] == ROWS + 200
     assert result["growth"] < BOUND_MIB, f"peak grew by {result['growth']:.0f} MiB"
+
+
+def test_a_reader_does_not_hold_the_whole_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "ROW_GROUP_BYTES", 1 << 17)
+    draw = random.Random(0)
+    rows = []
+    for number in range(1_000):
+        row = records.make_trajectory(number, tokens=2)
+        said = user(draw.randbytes(4_000).hex())  # text that does not compress away
+        rows.append(row.model_copy(update={"turns": (*row.turns, said)}))
+    path = tmp_path / "part-00000-00000.parquet"
+    shards.write_shard(path, Kind.TRAJECTORIES, map(schema.to_json, rows))
+    assert pq.ParquetFile(path).num_row_groups > 10
+    base, held = pa.total_allocated_bytes(), []
+    for _ in shards.read_records(path, Kind.TRAJECTORIES):
+        held.append(pa.total_allocated_bytes() - base)
+    assert len(held) == 1_000 and max(held) < 0.7 * path.stat().st_size
 
 
 @contextmanager
