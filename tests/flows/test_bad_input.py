@@ -56,7 +56,7 @@ FILTERS = [{"name": "valid_calls"}]
             {"name": "counter", "options": {"speed": 1}},
             "not take these options ['speed']",
         ),
-        ("synth.rollouts.synthesizer", "magic", "no synthesizer 'magic'; there are: demonstration"),
+        ("synth.rollouts.synthesizer", "magic", "no synthesizer 'magic'; there are: astra_chains"),
         ("synth.rollouts.options", {"kk": 2}, "has no option kk; its options: enough_skeletons"),
         ("synth.rollouts.options", {"k": 0}, "k must be at least 1, got 0"),
         ("synth.rollouts.split", "secret", "has no split 'secret'; it has train, dev, heldout"),
