@@ -39,7 +39,7 @@ class Direction(Record):
     contradiction: Contradiction | None = None
     """What interrupted this turn."""
     replanned: bool = False
-    """Whether the turn stands here because of an earlier contradiction."""
+    """Whether the turn was planned in place of one that was contradicted."""
     combined: int = 1
     """Validated requests that were put together in this turn."""
 

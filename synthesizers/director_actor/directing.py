@@ -118,7 +118,7 @@ class TemplateDirector:
         instead = await self._instead(base, rehearsal, at)
         lost = set() if instead else dependents([goal.goal for goal in at.remaining], at.goal.goal.name)
         kept = [goal.goal for goal in at.remaining if goal.goal.name not in lost]
-        again = [await rehearsal.of_goal(goal._replace(replanned=True)) for goal in kept]
+        again = [await rehearsal.of_goal(goal) for goal in kept]
         return [*instead, *(goal for goal in again if goal is not None)]
 
     async def _instead(self, base: Task, rehearsal: Rehearsal, at: Interruption) -> list[Rehearsed]:

@@ -1,6 +1,6 @@
 """The task that a performance makes: its blueprint, system prompt, tags and lineage.
 
-Tags: `multi_turn`, `recover` (an interruption), `replanned` (turns that stand there because of one),
+Tags: `multi_turn`, `recover` (an interruption), `replanned` (a turn in place of one that failed),
 `refuse`, `recombined`, `strict`; what a survey counts stands in the turns' `direction`. Not covered: the
 performance (`stage`), its review (`strict`).
 """
