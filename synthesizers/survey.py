@@ -4,8 +4,8 @@ A plan is what became a planned task or was given up with a reason; for a method
 worked on. Kept is a trajectory that its verifier scored a success. Yield is the share of plans with a kept
 trajectory. Tool sequences are the names of the calls that worked, in order. Edge coverage is the share of the
 signature graph's edges that kept trajectories walk along; without a graph given one is built from the tools,
-results and calls of all surveyed trajectories, so it can be compared within one survey only. Records are streamed.
-Not covered: whether a difference between two methods is more than chance (`pipeline.checks.stats`).
+results and calls of all surveyed trajectories, so it can be compared within one survey only. Records are
+streamed. Not covered: whether a difference between two methods is more than chance (`pipeline.checks.stats`).
 """
 
 from __future__ import annotations

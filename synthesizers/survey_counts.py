@@ -1,7 +1,8 @@
 """What a survey counts while it streams through a run: numbers and digests, never records.
 
 Memory per task: a few dozen bytes per planned turn; per trajectory: nothing, but a digest for every new tool
-sequence; per environment: the calls of a few hundred trajectories. Not covered: what the numbers are called and shown as (`survey`).
+sequence; per environment: the calls of a few hundred trajectories. Not covered: what the numbers are called
+and shown as (`survey`).
 """
 
 from __future__ import annotations
