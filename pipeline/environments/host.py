@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from data.tasks import Task
+from pipeline.environments.gold import PlannedGold
+from pipeline.environments.task_file import file_gold
 from pipeline.errors import ConfigError
 
 
@@ -48,6 +50,10 @@ class FileHost(HostEnvironment):
         """The file's tasks of a split, in its order."""
         self.check_split(split)
         return (task for task in self._tasks if task.split == split)
+
+    def gold(self, task: Task) -> PlannedGold:
+        """The file's gold calls."""
+        return file_gold(task)
 
 
 def required(options: dict[str, Any], *names: str, environment: str) -> None:

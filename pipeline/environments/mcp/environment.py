@@ -24,12 +24,11 @@ from data.media import MediaStore
 from data.messages import ToolSpec
 from data.tasks import Task
 from pipeline.dotted import load_dotted
-from pipeline.environments.base import GoldScript
 from pipeline.environments.host import FileHost
 from pipeline.environments.mcp.pool import Connection, Pool
 from pipeline.environments.mcp.server import Description, McpServer, describe
 from pipeline.environments.mcp.session import McpSession
-from pipeline.environments.task_file import TaskRules, file_gold, read_tasks, splits_of
+from pipeline.environments.task_file import TaskRules, read_tasks, splits_of
 from pipeline.environments.toolkit import source_digest
 from pipeline.environments.tools import ToolLimits, tool_limits
 from pipeline.errors import ConfigError, EnvironmentFailure
@@ -96,10 +95,6 @@ class McpEnvironment(FileHost):
             [repr(self.limits), reset_tool, sorted(hidden), sorted(self._reads)],
             length=12,
         )
-
-    def gold(self, task: Task) -> GoldScript:
-        """The file's gold calls."""
-        return file_gold(task)
 
     async def open(self, task: Task, *, seed: int = 0) -> McpSession:
         """A session with a connection of its own; waits while the pool is full."""

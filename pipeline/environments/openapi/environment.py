@@ -18,14 +18,13 @@ import httpx
 from data import canonical
 from data.tasks import Task
 from pipeline.environments.documented import sources_digest
-from pipeline.environments.gold import PlannedGold
 from pipeline.environments.host import FileHost, required
 from pipeline.environments.openapi.client import ClientPolicy, Credential, checked_base_url, credential
 from pipeline.environments.openapi.document import load_document
 from pipeline.environments.openapi.operations import Operation, read_operations, security_schemes
 from pipeline.environments.openapi.session import LiveApi, OpenApiSession, get_problem, setup_problem
-from pipeline.environments.task_file import TaskRules, file_checks, file_gold, read_tasks, splits_of
-from pipeline.environments.tools import ToolLimits
+from pipeline.environments.task_file import TaskRules, file_checks, read_tasks, splits_of
+from pipeline.environments.tools import ToolLimits, tool_limits
 from pipeline.errors import ConfigError
 
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -73,7 +72,7 @@ class OpenApiEnvironment(FileHost):
         if session_header and not _HEADER.fullmatch(session_header):
             raise ConfigError(f"session_header {session_header!r} is no name of a header, such as X-Session")
         self.name = name
-        self.limits = limits if isinstance(limits, ToolLimits) else ToolLimits(**(limits or {}))
+        self.limits = tool_limits(limits)
         described = load_document(document, refs=refs)
         reset_name, reset_arguments = _reset(reset)
         aside = frozenset(filter(None, [*hidden, reset_name]))
@@ -122,10 +121,6 @@ class OpenApiEnvironment(FileHost):
         )
         self.num_open += 1
         return session
-
-    def gold(self, task: Task) -> PlannedGold:
-        """The file's gold calls."""
-        return file_gold(task)
 
     def _refuse_unusable_tasks(self) -> None:
         for task in self._tasks:

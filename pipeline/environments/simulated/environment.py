@@ -18,15 +18,14 @@ from data.tasks import Task
 from pipeline.chat.base import Chat
 from pipeline.chat.load import load_chat
 from pipeline.environments.documented import DocumentedSession, sources_digest
-from pipeline.environments.gold import PlannedGold
 from pipeline.environments.host import FileHost, required
 from pipeline.environments.responses import ToolResponse
 from pipeline.environments.simulated.facts import Outcome, merge_patch
 from pipeline.environments.simulated.simulator import Simulator
 from pipeline.environments.simulated.tools import listed_tools, openapi_tools
 from pipeline.environments.task_checks import fits, pointed
-from pipeline.environments.task_file import TaskRules, file_gold, read_tasks, splits_of
-from pipeline.environments.tools import ToolError, ToolLimits
+from pipeline.environments.task_file import TaskRules, read_tasks, splits_of
+from pipeline.environments.tools import ToolError, ToolLimits, tool_limits
 from pipeline.errors import ConfigError
 
 VERIFIER = "simulated/task_file/2"
@@ -131,7 +130,7 @@ class SimulatedEnvironment(FileHost):
             else openapi_tools(Path(document), operations=operations, refs=refs)
         )
         self.name = name
-        self.limits = limits if isinstance(limits, ToolLimits) else ToolLimits(**(limits or {}))
+        self.limits = tool_limits(limits)
         self.simulator = Simulator(
             load_chat(chat),
             known,
@@ -161,10 +160,6 @@ class SimulatedEnvironment(FileHost):
         )
         self.num_open += 1
         return session
-
-    def gold(self, task: Task) -> PlannedGold:
-        """The file's gold calls."""
-        return file_gold(task)
 
     async def _rest(self) -> None:
         """Give connections back with the last session: an environment outlives event loops, they do not."""
