@@ -99,7 +99,7 @@ def as_dataclass(inner: Kind) -> Kind:
 
 def as_typed_dict(inner: Kind) -> Kind:
     keys = {"inner": inner.annotation, "size": typing_extensions.NotRequired[int]}
-    make: Any = TypedDict
+    make: Any = typing_extensions.TypedDict  # the only one that pydantic reads inside models on 3.11
     return _fielded(inner, make("Typed", keys), dict)
 
 
