@@ -21,6 +21,8 @@ from pipeline.renderers.base import Renderer
 
 ChatSetting = Chat | str | Mapping[str, Any]
 POLICY = "policy"
+CHATS = "chats"
+"""Folder of a run: for each synthesizer the replies of its chats, and their ledger."""
 _MAX_REPLY_TOKENS = 512
 
 

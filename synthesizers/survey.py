@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import combinations
+from pathlib import Path
 
 from data.messages import Record
 from data.store import Store
@@ -20,10 +21,8 @@ from pipeline.reporting.content import ReasonCount, Table, ranked
 from synthesizers.graph.build import build_graph
 from synthesizers.graph.dependency import SignatureGraph
 from synthesizers.graph.signatures import signatures_of
+from synthesizers.role_chats import CHATS
 from synthesizers.survey_counts import Collected, Counts
-
-CHATS = "chats"
-"""Folder of a run with the ledger of its chats."""
 
 
 class Cost(Record):
@@ -90,41 +89,34 @@ class Survey(Record):
     synthesizers: tuple[SynthesizerSurvey, ...]
     overlaps: tuple[Overlap, ...]
     graph_edges: int
-    chat_note: str = ""
-    """Set where chats cannot be told apart by synthesizer."""
 
 
 def survey(stores: Sequence[Store], *, graph: SignatureGraph | None = None) -> Survey:
     """The survey of one run, or of several side by side."""
-    collected, ledgers = Collected(), dict[str, tuple[int, int]]()
+    collected, roots = Collected(), dict[str, Path]()
     for store in stores:
         label = f" ({store.root.name})" if len(stores) > 1 else ""
         collected.add_tasks(store.tasks(), label=label)
         collected.add_verdicts(store.verdicts(), label=label)
         collected.add_trajectories(store.trajectories(), label=label)
         collected.add_trajectories(store.failures(), label=label)
-        ledgers[label] = _chat_totals(store)
+        roots[label] = store.root
     graphs = _graphs(collected) if graph is None else {}
     names = sorted(collected.counts)
-    shared = [
-        label for label, (calls, _) in ledgers.items() if calls and len(_planners(collected, label)) > 1
-    ]
     rows = []
     for name in names:
-        label = next((label for label in ledgers if label and name.endswith(label)), "")
-        owns = name in _planners(collected, label) and label not in shared
+        label = next((label for label in roots if label and name.endswith(label)), "")
         used = (
             [graph]
             if graph is not None
             else [graphs[world] for world in collected.environments.get(name, ())]
         )
-        rows.append(_row(name, collected.counts[name], ledgers[label] if owns else (0, 0), graphs=used))
-    note = "chats served several synthesizers of one run: their cost is in no row" if shared else ""
+        chats = _chat_totals(roots[label], name.removesuffix(label))
+        rows.append(_row(name, collected.counts[name], chats, graphs=used))
     return Survey(
         synthesizers=tuple(rows),
         overlaps=tuple(_overlap(collected, *pair) for pair in combinations(names, 2)),
         graph_edges=sum(len(one.edges) for one in (graphs.values() if graph is None else [graph])),
-        chat_note=note,
     )
 
 
@@ -142,7 +134,7 @@ def survey_tables(found: Survey) -> tuple[Table, ...]:
         (one.first, one.second, "-" if one.jaccard is None else f"{one.jaccard:.3f}")
         for one in found.overlaps
     )
-    tables = [_turned(columns, rows, note=found.chat_note)]
+    tables = [_turned(columns, rows)]
     if reasons:
         head = ("synthesizer", "reason", "plans")
         tables.append(Table(title="Synthesis: plans given up", columns=head, rows=reasons))
@@ -196,11 +188,11 @@ def _cell(row: SynthesizerSurvey, field: str) -> str:
     return f"{value:.1f}" if isinstance(value, float) else str(value)
 
 
-def _turned(columns: tuple[str, ...], rows: tuple[tuple[str, ...], ...], *, note: str) -> Table:
+def _turned(columns: tuple[str, ...], rows: tuple[tuple[str, ...], ...]) -> Table:
     """One column per synthesizer: there are more numbers than synthesizers."""
     head = ("", *(row[0] for row in rows))
     body = tuple((label, *(row[place] for row in rows)) for place, label in enumerate(columns) if place)
-    return Table(title="Synthesis", columns=head, rows=body, note=note)
+    return Table(title="Synthesis", columns=head, rows=body)
 
 
 def _row(
@@ -259,17 +251,8 @@ def _graphs(collected: Collected) -> dict[str, SignatureGraph]:
     return graphs
 
 
-def _planners(collected: Collected, label: str) -> list[str]:
-    """The synthesizers of a run that plan: those that ask chats."""
-    return [
-        name
-        for name, counts in collected.counts.items()
-        if name.endswith(label) and (counts.plans_made or counts.given_up)
-    ]
-
-
-def _chat_totals(store: Store) -> tuple[int, int]:
-    totals = ChatLedger(store.root / CHATS / LEDGER).totals().values()
+def _chat_totals(root: Path, synthesizer: str) -> tuple[int, int]:
+    totals = ChatLedger(root / CHATS / synthesizer / LEDGER).totals().values()
     return sum(calls for calls, _ in totals), sum(tokens for _, tokens in totals)
 
 

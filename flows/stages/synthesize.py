@@ -26,9 +26,8 @@ from pipeline.environments.base import Environment
 from pipeline.errors import ConfigError, EnvironmentFailure, TrajsmithError
 from synthesizers import load_synthesizer
 from synthesizers.base import Synthesizer
+from synthesizers.role_chats import CHATS
 
-CHATS = "chats"
-"""Folder of a run where synthesizers keep replies and what they cost."""
 _SAY_EVERY_SECONDS = 5.0
 _GIVEN = {
     *("environment", "engine", "renderer", "sampling", "settings"),
@@ -86,7 +85,7 @@ def make_synthesizer(
         "max_in_flight": policy.max_in_flight,
         "seed": seed,
         "run_id": store.root.name,
-        "chat_dir": store.root / CHATS,
+        "chat_dir": store.root / CHATS / section.synthesizer,
         "load": lambda trajectory_id: store.get("trajectories", trajectory_id),
     }
     given = {name: value for name, value in given.items() if name in parameters}

@@ -16,7 +16,8 @@ from data.trajectories import Trajectory, Usage
 from data.verdicts import Verdict
 from pipeline.chat.core import LEDGER, ChatLedger
 from pipeline.environments.blueprint import Blueprint, PlannedCall, PlannedTurn, Source, blueprint_task
-from synthesizers.survey import CHATS, Survey, SynthesizerSurvey, survey, survey_tables
+from synthesizers.role_chats import CHATS
+from synthesizers.survey import Survey, SynthesizerSurvey, survey, survey_tables
 from tests.flows.lab import recipe, trajsmith, write_recipe
 from tests.samples import call, trajectory
 from tests.synthesizers.astra import chain_chats
@@ -100,7 +101,7 @@ def run(tmp_path: Path) -> Path:
         trajectory(BOOK, task="other", synthesizer="demonstration", identifier="d3", reward=None),
     ]
     root = filled(tmp_path / "run", records)
-    ledger = ChatLedger(root / CHATS / LEDGER)
+    ledger = ChatLedger(root / CHATS / "magnet" / LEDGER)
     for tokens in (70, 30):
         ledger.note("writer", tokens)
     return root
@@ -144,12 +145,13 @@ def test_several_runs_stand_side_by_side(run: Path, tmp_path: Path) -> None:
     assert {one.jaccard for one in found.overlaps} == {0.5, 1.0}
 
 
-def test_chats_of_several_planners_are_in_no_row(run: Path, tmp_path: Path) -> None:
+def test_chats_are_charged_to_the_planner_that_asked_them(run: Path) -> None:
     with Store.create_or_open(run, {"name": "run"}) as store:
         store.append(given_up("director_actor", "base9", "no_outline"))
     found = surveyed(run)
-    assert found.chat_note and {one.cost.chat_tokens for one in found.synthesizers} == {0}
+    assert row(found, "magnet").cost.chat_tokens == 100
     lonely = row(found, "director_actor")
+    assert lonely.cost.chat_tokens == 0
     assert (lonely.plans, lonely.plan_yield, lonely.tokens_per_kept) == (1, 0.0, None)
 
 
