@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 from synthesizers.reading import Row
 
+_MARGIN = 1.3
+"""How much more than what it takes first a persona would pay (ours): room for the next best."""
 _STEP = 10
 """Dollars that a limit is rounded up to."""
 _MONEY = re.compile(r"\$\s?(\d[\d,]*(?:\.\d+)?)")
@@ -51,7 +53,7 @@ class Persona(NamedTuple):
     def limit(self, row: Row) -> int | None:
         """What a persona that watches its money would pay at most for a row it takes; None for no limit."""
         price = price_of(row)
-        return None if self.budget != "tight" or price is None else -int(-price // _STEP) * _STEP
+        return None if self.budget != "tight" or price is None else -int(-price * _MARGIN // _STEP) * _STEP
 
     def framed(self, text: str, *, first: bool, rng: random.Random) -> str:
         """A request in this persona's manner; words that name no tool and no value."""

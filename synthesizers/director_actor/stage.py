@@ -248,7 +248,8 @@ class Stage:
         if not made.ok:
             turn.contradiction = Contradiction.TOOL_ERROR
             self.replans += 1
-            if not await self._works_now(made):
+            was_down = any(outage.text == made.result.text for outage in self.met)
+            if not was_down and not await self._works_now(made):
                 self._refuse(made, turn)
         elif is_empty(made) and not is_empty(wanted):
             turn.contradiction = Contradiction.EMPTY

@@ -193,6 +193,6 @@ def test_a_world_without_gold_gives_no_episode() -> None:
 def test_who_watches_the_money_names_a_limit_that_fits() -> None:
     rows = rows_of(OFFERS)
     tight, open_ = (Persona("x", "cheap", budget, 2, "plain") for budget in ("tight", "open"))
-    assert [tight.limit(row) for row in rows] == [310, 230, 200]
-    assert tight.limit(rows_of("F1 $205")[0]) == 210 and tight.limit(rows_of("F1")[0]) is None
+    assert [tight.limit(row) for row in rows] == [410, 300, 260]
+    assert tight.limit(rows_of("F1 $205")[0]) == 270 and tight.limit(rows_of("F1")[0]) is None
     assert open_.limit(rows[0]) is None
