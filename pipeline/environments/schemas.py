@@ -22,6 +22,7 @@ from pydantic.json_schema import PydanticJsonSchemaWarning
 
 from data import canonical
 from data.messages import ToolSpec
+from pipeline.checks.calls import argument_problems
 from pipeline.environments.annotations import Parameter, parameters_of
 from pipeline.environments.docstrings import parse_docstring
 from pipeline.errors import ConfigError
@@ -44,10 +45,16 @@ class Signature:
 
     def bind(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Keyword arguments for the function, typed. Raises ArgumentsError."""
+        text = canonical.dumps(arguments)
         try:
-            values = self.model.__pydantic_validator__.validate_json(canonical.dumps(arguments), strict=True)
+            values = self.model.__pydantic_validator__.validate_json(text, strict=True)
         except ValidationError as error:
             raise ArgumentsError(_first_problems(error)) from None
+        if ("true" in text or "false" in text) and '"enum"' in self.spec.parameters:
+            # pydantic looks members up by equality, and to Python true is 1: an enumeration takes it.
+            problems = argument_problems(arguments, canonical.loads(self.spec.parameters))
+            if problems:
+                raise ArgumentsError(problems[0].removeprefix("wrong value: "))
         given = values.model_fields_set | self.always
         return {name: getattr(values, field) for field, name in self.fields if field in given}
 
