@@ -31,9 +31,9 @@ from synthesizers.astra.chains_sets import OBSERVED, ToolSet, learn_sets, sets_o
 from synthesizers.astra.chains_writing import PROGRAM, READERS
 from synthesizers.astra.scoring import score_trajectory
 from synthesizers.base import Made
-from synthesizers.evidence import ValuePool, make_pool
 from synthesizers.execution import Trial
-from synthesizers.grounding import GroundedCall
+from synthesizers.grounding.calls import GroundedCall
+from synthesizers.grounding.evidence import ValuePool, make_pool
 from synthesizers.planning import Planned, Planner, given_up
 
 AUGMENTATIONS = ("none", "diversity", "complexity", "persona")

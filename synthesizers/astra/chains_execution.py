@@ -19,11 +19,10 @@ from data.tasks import Task
 from pipeline.environments.base import Environment
 from pipeline.environments.blueprint import Outage, PlannedCall, Source, result_digest
 from synthesizers.astra.chains_graph import Chain
-from synthesizers.evidence import ValuePool
 from synthesizers.execution import Executed, Trial
 from synthesizers.graph.dependency import SignatureGraph
 from synthesizers.graph.observations import telling
-from synthesizers.grounding import (
+from synthesizers.grounding.calls import (
     ArgumentSource,
     GroundedCall,
     OutputPort,
@@ -32,6 +31,7 @@ from synthesizers.grounding import (
     sources_of,
     worked,
 )
+from synthesizers.grounding.evidence import ValuePool
 
 FAILURES = 0.2
 """Share of calls that meet an outage first. From the paper: 20 % injected failures; per call: ours."""

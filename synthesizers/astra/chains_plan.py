@@ -18,11 +18,11 @@ from synthesizers.astra.chains_execution import drawn_outages, planned_calls
 from synthesizers.astra.chains_graph import Chain
 from synthesizers.astra.chains_sets import ToolSet
 from synthesizers.astra.chains_writing import Wording, augmented, round_trip, write_request
-from synthesizers.evidence import ValuePool
 from synthesizers.execution import Trial
-from synthesizers.grounding import GroundedCall, ground
-from synthesizers.phrasing import TurnCalls, phrase_closing
-from synthesizers.reading import rows_of
+from synthesizers.grounding.calls import GroundedCall, ground
+from synthesizers.grounding.evidence import ValuePool
+from synthesizers.grounding.reading import rows_of
+from synthesizers.phrasing.requests import TurnCalls, phrase_closing
 
 Augmentation = Literal["none", "diversity", "complexity", "persona"]
 _TRIES = 4

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from data import canonical
 from data.messages import ToolSpec
-from synthesizers.reading import singular, words
-from synthesizers.vocabulary import LOOK_UPS, SYNONYMS, VERBS
+from synthesizers.grounding.reading import singular, words
+from synthesizers.phrasing.vocabulary import LOOK_UPS, SYNONYMS, VERBS
 
 _STOP = frozenset(
     [

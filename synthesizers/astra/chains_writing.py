@@ -20,9 +20,9 @@ from pipeline.errors import StructuredReplyError
 from synthesizers.astra.chains_graph import Chain
 from synthesizers.astra.chains_reading import ProgramReader
 from synthesizers.astra.chains_roles import AUGMENTER, READER, RequestToRead, TextToAugment, tool_lines
-from synthesizers.back_translation import back_translate
-from synthesizers.grounding import Provenance
-from synthesizers.phrasing import PhrasingError, TurnCalls, phrase_request, request_problem
+from synthesizers.grounding.calls import Provenance
+from synthesizers.phrasing.back_translation import back_translate
+from synthesizers.phrasing.requests import PhrasingError, TurnCalls, phrase_request, request_problem
 
 READERS = 3
 """Readers of a request, whose majority decides. From the paper: 3 models."""

@@ -20,8 +20,8 @@ from pipeline.chat.base import Chat
 from pipeline.checks.calls import check_call
 from synthesizers.director_actor.roles import ACTOR, ActorRequest
 from synthesizers.director_actor.subgoals import Read, Step, call_key, read_value
-from synthesizers.phrasing import TurnCalls, phrase_closing
-from synthesizers.wording import mentions
+from synthesizers.phrasing.requests import TurnCalls, phrase_closing
+from synthesizers.phrasing.wording import mentions
 
 RULE = "Value missing: ASK its name. No tool for it: REFUSE tool."
 RULE_OF_STAGE = "Nothing found, or it fails: REFUSE and say why. Busy: try again."

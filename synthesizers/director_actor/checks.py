@@ -21,7 +21,7 @@ from synthesizers.director_actor.rehearsal import Rehearsed
 from synthesizers.director_actor.roles import GOAL_CHECKER, GoalRequest
 from synthesizers.director_actor.subgoals import executed_key
 from synthesizers.execution import Executed
-from synthesizers.reading import rows_of
+from synthesizers.grounding.reading import rows_of
 from synthesizers.roles import shown_dialogue
 
 MIN_LINES = 1

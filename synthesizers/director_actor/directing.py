@@ -39,9 +39,9 @@ from synthesizers.director_actor.subgoals import (
     executed_key,
     place_of,
 )
-from synthesizers.evidence import Evidence
 from synthesizers.execution import Executed
-from synthesizers.grounding import Choice, ground
+from synthesizers.grounding.calls import Choice, ground
+from synthesizers.grounding.evidence import Evidence
 from synthesizers.roles import shown_dialogue
 
 KNOWN_LINES = 24

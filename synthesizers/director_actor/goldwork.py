@@ -19,7 +19,7 @@ from pipeline.environments.base import Environment
 from pipeline.environments.play import play_turns
 from pipeline.errors import TrajsmithError
 from synthesizers.execution import Executed, Trial
-from synthesizers.grounding import ArgumentSource, Provenance, sources_of
+from synthesizers.grounding.calls import ArgumentSource, Provenance, sources_of
 
 NUM_EPISODES = 64
 """Tasks of the training split whose gold is known to the director (ours)."""

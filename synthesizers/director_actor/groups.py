@@ -14,8 +14,8 @@ from typing import NamedTuple
 from pipeline.checks.typed_answers import AnswerKind, read_answer
 from synthesizers.director_actor.goldwork import GoldCall, GoldEpisode
 from synthesizers.director_actor.subgoals import Read, Step, SubGoal, place_of
-from synthesizers.grounding import Provenance
-from synthesizers.wording import mentions
+from synthesizers.grounding.calls import Provenance
+from synthesizers.phrasing.wording import mentions
 
 ANSWER_MAX = 23
 

@@ -21,10 +21,10 @@ from synthesizers.director_actor.groups import Motif, MotifStep, motifs_of, own_
 from synthesizers.director_actor.personas import Persona
 from synthesizers.director_actor.rehearsal import Rehearsal, Rehearsed, random_motif
 from synthesizers.director_actor.subgoals import SubGoal, is_empty
-from synthesizers.evidence import ValuePool, make_pool
 from synthesizers.graph.fields import fields_of
-from synthesizers.grounding import Choice
-from synthesizers.reading import decoded
+from synthesizers.grounding.calls import Choice
+from synthesizers.grounding.evidence import ValuePool, make_pool
+from synthesizers.grounding.reading import decoded
 
 MAX_DISTRACTORS = 3
 """Tools shown beside those of the outline (ours)."""

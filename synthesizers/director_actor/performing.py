@@ -26,7 +26,7 @@ from pipeline.rollout_episode import Episode, Identity
 from synthesizers.demonstration import GoldAuthor
 from synthesizers.director_actor.actors import ChatActor, Instruction, Scene
 from synthesizers.hints import LABEL, REPEATED
-from synthesizers.phrasing import TurnCalls
+from synthesizers.phrasing.requests import TurnCalls
 
 SCRIPTS = ("careful", "together", "reverse", "talkative")
 """Manners of scripted actors. Which of them do anything of their own depends on the plan; a talkative one

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from synthesizers.reading import Row
+from synthesizers.grounding.reading import Row
 
 _MARGIN = 1.3
 """How much more than what it takes first a persona would pay (ours): room for the next best."""

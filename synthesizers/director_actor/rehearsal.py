@@ -26,10 +26,10 @@ from synthesizers.director_actor.subgoals import (
     place_of,
     resolved,
 )
-from synthesizers.evidence import ValuePool
 from synthesizers.execution import Executed, Trial
-from synthesizers.grounding import Choice, OutputPort, ground, worked
-from synthesizers.reading import Row, rows_of, shape
+from synthesizers.grounding.calls import Choice, OutputPort, ground, worked
+from synthesizers.grounding.evidence import ValuePool
+from synthesizers.grounding.reading import Row, rows_of, shape
 
 
 class Rehearsed(NamedTuple):

@@ -43,8 +43,8 @@ from synthesizers.director_actor.rehearsal import Rehearsal, Rehearsed
 from synthesizers.director_actor.subgoals import Step, SubGoal, executed_key, is_empty
 from synthesizers.director_actor.users import HAND_IN, JUST_TELL, Users
 from synthesizers.execution import Executed, Trial
-from synthesizers.grounding import GroundedCall, Provenance, sources_of
-from synthesizers.phrasing import TurnCalls, phrase_closing
+from synthesizers.grounding.calls import GroundedCall, Provenance, sources_of
+from synthesizers.phrasing.requests import TurnCalls, phrase_closing
 
 MAX_REPLANS = 2
 """Interruptions after which the dialogue ends (ours)."""

@@ -21,7 +21,7 @@ from pipeline.environments.direction import Review
 from pipeline.errors import ConfigError, StructuredReplyError
 from synthesizers.director_actor.roles import JUDGE, JudgeRequest
 from synthesizers.execution import Executed
-from synthesizers.wording import leaked_tool_name, mentions
+from synthesizers.phrasing.wording import leaked_tool_name, mentions
 
 MAX_ROUNDS = 3
 """Rounds of feedback. From the paper: 3 in retail, 5 in airline."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from data import canonical
 from data.messages import ToolStatus
 from synthesizers.execution import Executed
-from synthesizers.reading import rows_of
+from synthesizers.grounding.reading import rows_of
 
 
 class Read(NamedTuple):
@@ -98,7 +98,7 @@ def place_of(text: str, value: Any) -> tuple[int, int] | None:
 
 def is_empty(executed: Executed) -> bool:
     """Whether a look-up answered without finding anything."""
-    from synthesizers.grounding import worked
+    from synthesizers.grounding.calls import worked
 
     return executed.ok and not executed.changes and not worked(executed, shows_state=True)
 

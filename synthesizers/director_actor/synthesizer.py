@@ -41,8 +41,8 @@ from synthesizers.director_actor.strict import (
 )
 from synthesizers.director_actor.users import CANDIDATES, Users
 from synthesizers.director_actor.writing import Performance, system_prompt, written
-from synthesizers.evidence import leaves_of
 from synthesizers.execution import Trial
+from synthesizers.grounding.evidence import leaves_of
 from synthesizers.planning import Planned, Planner, given_up
 
 FAULT_SHARE = 0.2

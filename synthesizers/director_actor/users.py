@@ -19,11 +19,11 @@ from synthesizers.director_actor.errors import PlanStopped
 from synthesizers.director_actor.personas import Persona
 from synthesizers.director_actor.roles import REPLY_CRITIC, USER_SIMULATOR, CriticRequest, UserRequest
 from synthesizers.director_actor.subgoals import SubGoal, place_of
-from synthesizers.grounding import Provenance
-from synthesizers.phrasing import PhrasingError, TurnCalls, phrase_request, request_problem
-from synthesizers.reading import rows_of
+from synthesizers.grounding.calls import Provenance
+from synthesizers.grounding.reading import rows_of
+from synthesizers.phrasing.requests import PhrasingError, TurnCalls, phrase_request, request_problem
+from synthesizers.phrasing.wording import mentions
 from synthesizers.roles import shown_dialogue
-from synthesizers.wording import mentions
 
 CANDIDATES = 4
 """Replies of the simulated user to choose from. From the paper (APIGen-MT)."""

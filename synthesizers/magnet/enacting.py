@@ -19,14 +19,14 @@ from dataclasses import dataclass, field, replace
 
 from data.messages import ToolSpec, Turn, assistant, user
 from pipeline.environments.blueprint import PlannedCall, PlannedTurn, Source, result_digest
-from synthesizers.evidence import ValuePool
 from synthesizers.execution import Executed, Trial
 from synthesizers.graph.dependency import SignatureGraph
 from synthesizers.graph.fields import fields_of
-from synthesizers.grounding import GroundedCall, OutputPort, Provenance, ground
+from synthesizers.grounding.calls import GroundedCall, OutputPort, Provenance, ground
+from synthesizers.grounding.evidence import ValuePool
 from synthesizers.magnet.paths import CallOrigin, Path, PathCall, PathTurn
 from synthesizers.magnet.translation import Translator, Unwritten, Written, played
-from synthesizers.phrasing import TurnCalls, phrase_closing
+from synthesizers.phrasing.requests import TurnCalls, phrase_closing
 
 _FAILURE = re.compile(
     r"\b(?:bad request|not found|no such|does not exist|cannot be|could not|unable to|failed|failure|"

@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from data.messages import ToolSpec
 from pipeline.environments.blueprint import Expects, PlannedTurn
 from synthesizers.graph.dependency import SignatureGraph
-from synthesizers.grounding import ArgumentSource, Provenance
+from synthesizers.grounding.calls import ArgumentSource, Provenance
 from synthesizers.magnet.enacting import Enacted, dialogue_of, planned_turn
 from synthesizers.magnet.knowledge import alike
 from synthesizers.magnet.paths import Missing, Path, PathTurn, Stage, split
 from synthesizers.magnet.translation import Translator, Written
-from synthesizers.phrasing import PhrasingError, phrase_supply
-from synthesizers.wording import leaks_tool_name, mentions
+from synthesizers.phrasing.requests import PhrasingError, phrase_supply
+from synthesizers.phrasing.wording import leaks_tool_name, mentions
 
 DRAWS = 8
 """Copies that Split draws until one can be executed. Ours."""

@@ -20,9 +20,8 @@ from data.tasks import Task
 from data.trajectories import Trajectory
 from data.verdicts import Pair
 from pipeline.environments.blueprint import Blueprint, Expects, PlannedTurn, blueprint_task
-from synthesizers.back_translation import BACK_TRANSLATOR
-from synthesizers.evidence import NUM_CORPUS, make_pool
 from synthesizers.execution import Trial
+from synthesizers.grounding.evidence import NUM_CORPUS, make_pool
 from synthesizers.magnet.enacting import Enacted, planned_turn
 from synthesizers.magnet.enacting import Stage as Acting
 from synthesizers.magnet.knowledge import Knowledge, learn, unrestricted
@@ -41,7 +40,8 @@ from synthesizers.magnet.routes import (
     without,
 )
 from synthesizers.magnet.translation import Translator, Unwritten
-from synthesizers.phrasing import PhrasingError
+from synthesizers.phrasing.back_translation import BACK_TRANSLATOR
+from synthesizers.phrasing.requests import PhrasingError
 from synthesizers.planning import Planned, Planner, given_up
 
 IRRELEVANCE = 6_200 / 34_000

@@ -17,17 +17,17 @@ from data import canonical
 from data.messages import ToolSpec, Turn, assistant, tool
 from pipeline.chat.base import Chat
 from pipeline.checks.matching import same_value
-from synthesizers.back_translation import BACK_TRANSLATOR, translation_request
+from synthesizers.grounding.provenance import ArgumentSource, GroundedCall, Provenance
 from synthesizers.magnet.roles import (
     FORWARD_TRANSLATOR,
     MAX_PARALLEL,
     ForwardCall,
     ForwardRequest,
 )
-from synthesizers.phrasing import PhrasingError, TurnCalls, phrase_request, request_problem
-from synthesizers.provenance import ArgumentSource, GroundedCall, Provenance
+from synthesizers.phrasing.back_translation import BACK_TRANSLATOR, translation_request
+from synthesizers.phrasing.requests import PhrasingError, TurnCalls, phrase_request, request_problem
+from synthesizers.phrasing.wording import mentions
 from synthesizers.roles import shown_dialogue
-from synthesizers.wording import mentions
 
 TRIES = 2
 """The first try and one more, as a turn whose translations disagree is asked for once again."""

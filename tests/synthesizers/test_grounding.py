@@ -15,9 +15,8 @@ from data.messages import ToolCall, ToolResult, ToolSpec, ToolStatus, text_parts
 from data.tasks import Task
 from pipeline.environments.registry import load_environment
 from pipeline.environments.travel_desk import TravelDesk
-from synthesizers.evidence import Example, ValuePool, gold_corpus, make_pool
 from synthesizers.execution import Executed, Trial
-from synthesizers.grounding import (
+from synthesizers.grounding.calls import (
     ArgumentSource,
     Choice,
     GroundedCall,
@@ -27,8 +26,9 @@ from synthesizers.grounding import (
     sources_of,
     worked,
 )
-from synthesizers.proposals import proposals
-from synthesizers.reading import rows_of, shape
+from synthesizers.grounding.evidence import Example, ValuePool, gold_corpus, make_pool
+from synthesizers.grounding.proposals import proposals
+from synthesizers.grounding.reading import rows_of, shape
 
 
 def spec(name: str, properties: dict[str, Any], *, required: tuple[str, ...] = ()) -> ToolSpec:

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from data import canonical
 from data.messages import ToolCall, ToolResult, ToolSpec, assistant, text_parts, user
 from pipeline.chat.scripted import ScriptedChat
-from synthesizers.back_translation import BACK_TRANSLATOR, back_translate, translation_request
 from synthesizers.execution import Executed
-from synthesizers.grounding import ArgumentSource, GroundedCall, OutputPort, Provenance, sources_of
-from synthesizers.phrasing import (
+from synthesizers.grounding.calls import ArgumentSource, GroundedCall, OutputPort, Provenance, sources_of
+from synthesizers.phrasing.back_translation import BACK_TRANSLATOR, back_translate, translation_request
+from synthesizers.phrasing.requests import (
     PhrasingError,
     TurnCalls,
     phrase_closing,
@@ -26,8 +26,8 @@ from synthesizers.phrasing import (
     phrase_supply,
     request_problem,
 )
-from synthesizers.vocabulary import VERBS
-from synthesizers.wording import answerable, leaks_tool_name, mentions
+from synthesizers.phrasing.vocabulary import VERBS
+from synthesizers.phrasing.wording import answerable, leaks_tool_name, mentions
 
 
 def spec(name: str, description: str, **properties: Any) -> ToolSpec:

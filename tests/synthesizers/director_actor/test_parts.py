@@ -20,8 +20,8 @@ from synthesizers.director_actor.rehearsal import Rehearsal, rivals_of
 from synthesizers.director_actor.subgoals import Read, Step, SubGoal, dependents, place_of, read_value
 from synthesizers.director_actor.users import foreign_value
 from synthesizers.execution import Trial
-from synthesizers.phrasing import TurnCalls
-from synthesizers.reading import rows_of
+from synthesizers.grounding.reading import rows_of
+from synthesizers.phrasing.requests import TurnCalls
 from tests.synthesizers.director_actor.lab import bases, calls
 
 OFFERS = "F773 Sun 07:20 1 stop $310\nF219 Star 15:10 direct $230\nF111 Star 13:00 1 stop $200"

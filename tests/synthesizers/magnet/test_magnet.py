@@ -27,7 +27,7 @@ from synthesizers.execution import Executed
 from synthesizers.graph.fields import fields_of
 from synthesizers.magnet.enacting import has_failed
 from synthesizers.magnet.synthesizer import IRRELEVANCE, Magnet
-from synthesizers.wording import leaks_tool_name, mentions
+from synthesizers.phrasing.wording import leaks_tool_name, mentions
 from tests.tiny import make_tiny_tokenizer
 
 ENGINE: Any = None

@@ -22,14 +22,14 @@ from pipeline.environments.blueprint import read_blueprint
 from pipeline.environments.registry import load_environment
 from pipeline.renderers.chatml import ChatMLRenderer
 from synthesizers.base import Made
-from synthesizers.closings import TurnCalls
-from synthesizers.evidence import make_pool
 from synthesizers.execution import Trial
-from synthesizers.grounding import ground
+from synthesizers.grounding.calls import ground
+from synthesizers.grounding.evidence import make_pool
 from synthesizers.magnet.knowledge import unrestricted
 from synthesizers.magnet.roles import ERROR_JUDGE, FORWARD_TRANSLATOR, ForwardRequest, JudgeRequest
 from synthesizers.magnet.synthesizer import Magnet
 from synthesizers.magnet.translation import Translator, Unwritten, Written
+from synthesizers.phrasing.closings import TurnCalls
 from tests.flows.lab import digests, recipe, trajsmith, write_recipe
 from tests.tiny import make_tiny_tokenizer
 

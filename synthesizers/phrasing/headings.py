@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from synthesizers.vocabulary import FOLLOWERS, LOOK_UPS, VERBS
+from synthesizers.phrasing.vocabulary import FOLLOWERS, LOOK_UPS, VERBS
 
 _CUT = re.compile(
     r"\s*(?:[;:(\[]|\s-\s|,?\s(?:if|in case|such as|e\.g\.|i\.e\.|which|that|using|based on|given|where|when|"

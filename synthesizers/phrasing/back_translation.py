@@ -17,11 +17,11 @@ from pydantic import Field
 from data.messages import Role, Turn
 from pipeline.chat.base import Chat
 from pipeline.errors import StructuredReplyError
-from synthesizers.clauses import noun_of
-from synthesizers.phrasing import TurnCalls, request_problem
-from synthesizers.provenance import ArgumentSource, Provenance
-from synthesizers.reading import words
-from synthesizers.referring import Scene, refer
+from synthesizers.grounding.provenance import ArgumentSource, Provenance
+from synthesizers.grounding.reading import words
+from synthesizers.phrasing.clauses import noun_of
+from synthesizers.phrasing.referring import Scene, refer
+from synthesizers.phrasing.requests import TurnCalls, request_problem
 from synthesizers.roles import ChatRole, Exchange, shown_dialogue
 
 MAX_ASKS = 2

@@ -2,7 +2,7 @@
 
 Each record proposes the values it has that fit (`scoring`), because values of one record belong together; the
 rest is filled from the others. A little seeded noise makes two walks differ. Not covered: whether a proposal
-works (`grounding` executes it).
+works (`calls` executes it).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from data import canonical
 from data.messages import ToolSpec
 from pipeline.checks.calls import argument_problems
-from synthesizers.evidence import Record, ValuePool, digest_of
-from synthesizers.reading import Scalar
-from synthesizers.scoring import (
+from synthesizers.grounding.evidence import Record, ValuePool, digest_of
+from synthesizers.grounding.reading import Scalar
+from synthesizers.grounding.scoring import (
     ENOUGH,
     SAME_NAME,
     WANTED,

@@ -14,18 +14,18 @@ from enum import StrEnum
 from typing import Any
 
 from data.messages import ToolSpec
-from synthesizers.evidence import Evidence, Record, ValuePool, digest_of, make_pool
 from synthesizers.execution import Executed, Trial
 from synthesizers.graph.fields import fields_of
-from synthesizers.proposals import Proposal, proposals, random_proposals
-from synthesizers.provenance import (
+from synthesizers.grounding.evidence import Evidence, Record, ValuePool, digest_of, make_pool
+from synthesizers.grounding.proposals import Proposal, proposals, random_proposals
+from synthesizers.grounding.provenance import (
     ArgumentSource,
     GroundedCall,
     OutputPort,
     Provenance,
     sources_of,
 )
-from synthesizers.reading import Row, Scalar, decoded, rows_of
+from synthesizers.grounding.reading import Row, Scalar, decoded, rows_of
 
 __all__ = [
     "ArgumentSource",

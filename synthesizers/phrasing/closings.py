@@ -1,6 +1,6 @@
 """The calls of one user turn, and what the assistant says when they are made.
 
-Not covered: what the user says (`phrasing`).
+Not covered: what the user says (`requests`).
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from data.messages import ToolSpec
-from synthesizers.clauses import shown_value
 from synthesizers.execution import Executed
 from synthesizers.graph.fields import fields_of
-from synthesizers.provenance import ArgumentSource, GroundedCall
-from synthesizers.reading import decoded, words
-from synthesizers.wording import mentions
+from synthesizers.grounding.provenance import ArgumentSource, GroundedCall
+from synthesizers.grounding.reading import decoded, words
+from synthesizers.phrasing.clauses import shown_value
+from synthesizers.phrasing.wording import mentions
 
 DONE = ("Done.", "That is done.", "It is done.", "All set.")
 FOUND = ("Here is what I found:", "I found this:", "This is the result:")

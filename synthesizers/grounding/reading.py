@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from data import canonical
 from pipeline.errors import RecordError
-from synthesizers.vocabulary import ABBREVIATIONS
+from synthesizers.phrasing.vocabulary import ABBREVIATIONS
 
 Scalar = str | int | float | bool
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.checks.answers import numbers_in
 
 if TYPE_CHECKING:
-    from synthesizers.provenance import ArgumentSource
+    from synthesizers.grounding.provenance import ArgumentSource
 
 _NUMBERS = (
     "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",

@@ -8,7 +8,7 @@ Provenance (the idea of SAP) is decided from what was answered before:
   the user wins only where the user's text says it;
 - default: left out, or equal to the schema's default.
 
-Not covered: making the call (`grounding`).
+Not covered: making the call (`calls`).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from data.messages import ToolSpec
 from pipeline.checks.matching import same_value
 from synthesizers.execution import Executed
 from synthesizers.graph.fields import Field, fields_of
-from synthesizers.reading import singular, words
-from synthesizers.scoring import Parameters
-from synthesizers.wording import mentions
+from synthesizers.grounding.reading import singular, words
+from synthesizers.grounding.scoring import Parameters
+from synthesizers.phrasing.wording import mentions
 
 _TELLING_DIGITS = 3
 

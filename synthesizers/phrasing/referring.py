@@ -13,11 +13,11 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from synthesizers.clauses import shown_value
 from synthesizers.execution import Executed
-from synthesizers.provenance import ArgumentSource
-from synthesizers.reading import Field, Row, rows_of, shape, words
-from synthesizers.wording import mentions
+from synthesizers.grounding.provenance import ArgumentSource
+from synthesizers.grounding.reading import Field, Row, rows_of, shape, words
+from synthesizers.phrasing.clauses import shown_value
+from synthesizers.phrasing.wording import mentions
 
 _MONEY = re.compile(r"[$€£]\s?(\d[\d,]*(?:\.\d+)?)")
 _TIME = re.compile(r"(?<![\d:])(\d{1,2}:\d\d)(?![\d:])")

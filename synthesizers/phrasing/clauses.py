@@ -4,7 +4,7 @@ The description's first sentence gives verb and objects; an argument takes the p
 parameter is named after ("a booking" -> "booking B24") or follows with a preposition fit for its name ("from
 Oslo"). Where the description uses a tool's name as a word, another word of everyday English stands in.
 English only; a description in another language is followed by its arguments. Not covered: joining clauses
-(`phrasing`), references to results (`referring`).
+(`requests`), references to results (`referring`).
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Any
 
 from data import canonical
 from data.messages import ToolSpec
-from synthesizers.headings import imperative
-from synthesizers.reading import parts_of, singular, words
-from synthesizers.vocabulary import (
+from synthesizers.grounding.reading import parts_of, singular, words
+from synthesizers.phrasing.headings import imperative
+from synthesizers.phrasing.vocabulary import (
     CREATES,
     KINDS,
     PREPOSITIONS,
     SYNONYMS,
 )
-from synthesizers.wording import leaked_tool_name
+from synthesizers.phrasing.wording import leaked_tool_name
 
 _DETERMINER = r"(?:(?:a|an|the|one|my|your|any|some|another|this|specified|multiple)\s+)?"
 _QUALITY = r"(?:(?:final|specific|specified|given|particular|certain|new|existing|desired)\s+)?"

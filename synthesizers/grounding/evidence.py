@@ -23,7 +23,7 @@ from data.tasks import Task
 from pipeline.environments.base import Environment
 from pipeline.environments.play import play_turns
 from pipeline.errors import TrajsmithError
-from synthesizers.reading import rows_in, shape
+from synthesizers.grounding.reading import rows_in, shape
 
 NUM_CORPUS = 48
 """Tasks whose gold is played for the corpus (ours): a few seconds for the slowest world that ships."""

@@ -13,12 +13,12 @@ import random
 from collections.abc import Iterator, Sequence
 
 from pipeline.errors import ConfigError
-from synthesizers.clauses import Clause, Slot, adjuncts_of, clause_of, noun_of, shown_value, unnamed
-from synthesizers.closings import TurnCalls, phrase_closing
-from synthesizers.provenance import ArgumentSource, Provenance
-from synthesizers.reading import parts_of
-from synthesizers.referring import Scene, refer
-from synthesizers.wording import answerable, leaked_tool_name, leaks_tool_name, mentions, unsaid
+from synthesizers.grounding.provenance import ArgumentSource, Provenance
+from synthesizers.grounding.reading import parts_of
+from synthesizers.phrasing.clauses import Clause, Slot, adjuncts_of, clause_of, noun_of, shown_value, unnamed
+from synthesizers.phrasing.closings import TurnCalls, phrase_closing
+from synthesizers.phrasing.referring import Scene, refer
+from synthesizers.phrasing.wording import answerable, leaked_tool_name, leaks_tool_name, mentions, unsaid
 
 __all__ = [
     "PhrasingError",

@@ -1,0 +1,1 @@
+"""What users and assistants say in planned dialogues: by templates, or by a chat under the same checks."""
