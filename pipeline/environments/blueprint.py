@@ -5,7 +5,9 @@ a Blueprint, the private part of the Task made from it. Every environment opens 
 wraps it): the base task gives tools and state, the blueprint the user turns and the verdict. After each turn
 
 - the state must be gold's (`end_state`),
-- every look-up that gold needed must have been answered: the same call, or the same answer of the same tool,
+- every look-up that the user asked for must have been answered: the same call, or the same answer of the same
+  tool. Of one that nobody asked for, what gold took from it must have been seen in some answer: how an agent
+  finds a value out is its own business, that it guesses is not,
 - the reply must be what the turn wants: any words that hold the values asked for, or, where a value or a tool
   is missing, the typed words `ASK name` or `REFUSE` and no call.
 
@@ -41,6 +43,7 @@ from data.messages import system as system_turn
 from data.messages import user as user_turn
 from data.tasks import Budget, Task
 from data.trajectories import Reward, RewardComponent, Trajectory
+from pipeline.checks.answers import numbers_in
 from pipeline.checks.typed_answers import AnswerKind, read_answer
 from pipeline.environments.base import Environment, GoldScript, Session
 from pipeline.environments.direction import Direction, Review
@@ -51,6 +54,9 @@ from pipeline.errors import ConfigError
 
 VERIFIER = "blueprint/turns/1"
 MAX_MUST_SAY = 23
+_DECIMALS = 2
+_ROUNDED = 0.0051
+"""A number of more than _DECIMALS decimals may be said as rounded to that many."""
 OUTAGE_METRIC = "fault/outage"
 """Stands in the metrics of a result that an Outage gave."""
 SYSTEM = "Do what the user asks with the tools. Value missing: ASK its name. No tool for it: REFUSE tool."
@@ -332,7 +338,8 @@ class BlueprintSession(PassesOn):
             return "results"
         if self._states[index] != planned.state:
             return "state"
-        if not all(self._made(call, index) for call in planned.calls if not call.changes):
+        looked_up = [call for call in planned.calls if not call.changes]
+        if not all(self._made(call, index) or self._is_spared(call, index) for call in looked_up):
             return "results"
         ended = index + 1 == len(self.blueprint.turns) and getattr(self.inner, "finished", False)
         return "" if ended or reply_fits(planned, _reply(turns, index)) else "reply"
@@ -354,6 +361,38 @@ class BlueprintSession(PassesOn):
             for played in self._answered()
         )
 
+    def _is_spared(self, planned: PlannedCall, index: int) -> bool:
+        """Whether a look-up that the user did not ask for may be missing: others show that the turn was done,
+        and all that they took from it was seen elsewhere."""
+        turn = self.blueprint.turns[index]
+        done = any(call.mentioned for call in turn.calls)
+        if planned.mentioned or turn.expects is not Expects.ACT or not done:
+            return False
+        return all(
+            says(self._seen_before(call, value, index), value)
+            for call in turn.calls
+            for value in _taken(planned.name, call)
+        )
+
+    def _seen_before(self, planned: PlannedCall, value: str, index: int) -> str:
+        """All answers until a call like `planned` was made with the value."""
+        texts: list[str] = []
+        for played in self._answered():
+            used = played.call.name == planned.name and says(played.call.arguments, value)
+            if played.turn > index or (used and played.turn == index):
+                break
+            texts.append(played.result.text)
+        return "\n".join(texts)
+
+
+def _taken(name: str, planned: PlannedCall) -> Iterator[str]:
+    """The argument values of a call that came from answers of the tool `name`."""
+    arguments = canonical.loads(planned.arguments)
+    for source in planned.sources:
+        if source.of.split("#")[0] == name and source.argument in arguments:
+            value = arguments[source.argument]
+            yield from (str(item) for item in (value if isinstance(value, list) else [value]))
+
 
 def reply_fits(planned: PlannedTurn, reply: str) -> bool:
     """Whether an assistant's last words of a turn are what the turn wants."""
@@ -367,8 +406,14 @@ def reply_fits(planned: PlannedTurn, reply: str) -> bool:
 
 
 def says(text: str, value: str) -> bool:
-    """Whether `value` stands in `text` as a whole, whatever its case."""
-    return re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text, re.IGNORECASE) is not None
+    """Whether `value` stands in `text` as a whole, whatever its case; a number as one may write it, too:
+    6,500 for 6500, and 3.24 for 3.2432."""
+    if re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text, re.IGNORECASE):
+        return True
+    if not re.fullmatch(r"-?\d+(?:\.\d+)?", value):
+        return False
+    slack = _ROUNDED if len(value.partition(".")[2]) > _DECIMALS else 0.0
+    return any(abs(number - float(value)) <= slack for number in numbers_in(text))
 
 
 def _reply(turns: Sequence[Turn], index: int) -> str:

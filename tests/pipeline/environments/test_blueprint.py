@@ -18,8 +18,10 @@ from pipeline.environments.blueprint import (
     Expects,
     PlannedCall,
     PlannedTurn,
+    Source,
     blueprint_task,
     read_blueprint,
+    reply_fits,
     result_digest,
 )
 from pipeline.environments.gold import call
@@ -132,6 +134,45 @@ def test_a_look_up_that_gold_needed_must_be_made(booked: tuple[Environment, Task
     assert score(played(environment, task, guessed))["results"] == 0
     early = listed(call("cancel", booking=number), call("bookings"), assistant(number), assistant("DONE"))
     assert score(played(environment, task, early))["state"] == 0
+
+
+def test_of_a_look_up_nobody_asked_for_only_what_was_taken_from_it_must_have_been_seen() -> None:
+    environment, base = travel()
+    number = base.state_value()["bookings"][0]["id"]
+    calls: Calls = [("bookings", {}), ("cancel", {"booking": number})]
+    blueprint = asyncio.run(planned(environment, base, [("Cancel it.", calls, "DONE")]))
+    turn = blueprint.turns[0]
+    looked_up, cancelled = turn.calls
+    source = Source(argument="booking", provenance="output", of="bookings#1:B#")
+    turn = turn.model_copy(
+        update={
+            "calls": (
+                looked_up.model_copy(update={"mentioned": False}),
+                cancelled.model_copy(update={"sources": (source,)}),
+            )
+        }
+    )
+    task = blueprint_task(blueprint.model_copy(update={"turns": (turn,)}), synthesizer="test", template="x")
+    guessed = (call("cancel", booking=number), assistant("DONE"))
+    assert score(played(environment, task, listed(*guessed)))["results"] == 0
+    told = turn.model_copy(update={"calls": (turn.calls[0], cancelled)})
+    task = blueprint_task(blueprint.model_copy(update={"turns": (told,)}), synthesizer="test", template="x")
+    assert score(played(environment, task, listed(*guessed)))["success"] == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "reply", "fits"),
+    [
+        ("6500", "You have 6,500 miles.", True),
+        ("6500", "You have 16,500 miles.", False),
+        ("3.2432432432432434", "3.24 on average", True),
+        ("3.2432432432432434", "3.2 on average", False),
+        ("3.24", "3.25 on average", False),
+    ],
+)
+def test_a_number_may_be_said_as_people_write_it(value: str, reply: str, fits: bool) -> None:
+    turn = PlannedTurn(text="x", reply=value, must_say=(value,), state="0")
+    assert reply_fits(turn, reply) is fits
 
 
 def test_asking_refusing_and_tools_that_appear() -> None:
