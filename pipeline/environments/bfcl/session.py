@@ -56,8 +56,11 @@ class BfclSession(BenchmarkSession):
         return user(later[said])
 
     def end_state(self) -> Any:
-        """The worlds' public attributes, which is what the benchmark compares."""
-        return {name: public_value(instance) for name, instance in self._world.instances.items()}
+        """The worlds' public attributes, which is what the benchmark compares, and the current folder: what
+        is asked next depends on it."""
+        worlds = self._world.instances
+        seen = {name: public_value(instance) for name, instance in worlds.items()}
+        return {**seen, "folder": [_folder(instance) for instance in worlds.values()]}
 
     def _kept(self) -> Any:
         return self._world, self._calls, self._request
@@ -76,6 +79,15 @@ class BfclSession(BenchmarkSession):
             name for turn, names in self._held_back.items() if self._request < int(turn) for name in names
         }
         return tuple(spec for spec in self._tools if spec.name not in later)
+
+
+def _folder(world: Any) -> list[str]:
+    """The names from the current folder up to the root; [] in a world without folders."""
+    names, place = [], getattr(world, "_current_dir", None)
+    while place is not None:
+        names.append(str(place.name))
+        place = place.parent
+    return names
 
 
 @functools.lru_cache(maxsize=1024)

@@ -67,6 +67,11 @@ class SqlDeskSession(SqlSession):
         self.state["answer"] = value
         return "noted"
 
+    def end_state(self) -> Any:
+        """See `SqlSession`; a typed answer as `same_value` reads it."""
+        answer = self.state["answer"]
+        return {**super().end_state(), "answer": None if answer is None else _plain(answer)}
+
     def judge(self, trajectory: Trajectory) -> Mapping[str, float]:
         """`success`: the handed-in query or value is right."""
         private = self.task.private_value()
@@ -99,6 +104,12 @@ def same_value(given: str, gold: str) -> bool:
         return bare(given).casefold() == gold.casefold()
     numbers = numbers_in(given)
     return len(numbers) == 1 and abs(numbers[0] - wanted) <= _TOLERANCE
+
+
+def _plain(answer: str) -> str:
+    """The only number to two decimals, else the bare text: alike for what `same_value` takes for one."""
+    numbers = numbers_in(answer)
+    return f"{numbers[0]:.2f}" if len(numbers) == 1 else bare(answer).casefold()
 
 
 @functools.cache
