@@ -34,6 +34,7 @@ from synthesizers.base import Made
 from synthesizers.execution import Trial
 from synthesizers.grounding.calls import GroundedCall
 from synthesizers.grounding.evidence import ValuePool, make_pool
+from synthesizers.phrasing.twins import twins_of
 from synthesizers.planning import Planned, Planner, given_up
 
 AUGMENTATIONS = ("none", "diversity", "complexity", "persona")
@@ -159,6 +160,8 @@ class AstraChains(Planner):
         """Raise Unplanned where the chain makes no sense before anything is executed."""
         if len(made.chain) < 2:
             raise Unplanned("no_candidate", f"{made.mode} of {made.tool_set.name}")
+        if twins := twins_of(made.chain, list(made.tool_set.tools.values())) & set(made.chain):
+            raise Unplanned("ambiguous", f"one request fits {', '.join(sorted(twins))}")
         unlinked = made.tool_set.unlinked(made.chain)
         if unlinked and not self.random_choice:
             raise Unplanned("unlinked", unlinked)
@@ -202,7 +205,8 @@ class AstraChains(Planner):
 
     def _shown(self, made: ChainPlan) -> list[ToolSpec]:
         """The chain's tools and some others of the set, in the order of the set."""
-        others = [name for name in made.tool_set.tools if name not in made.chain]
+        twins = twins_of(made.chain, list(made.tool_set.tools.values()))
+        others = [name for name in made.tool_set.tools if name not in {*made.chain, *twins}]
         kept = {*made.chain, *made.rng.sample(others, min(self.distractors, len(others)))}
         return [tool for name, tool in made.tool_set.tools.items() if name in kept]
 

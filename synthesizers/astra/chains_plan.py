@@ -13,7 +13,7 @@ from typing import Literal
 from data.messages import ToolSpec, Turn, assistant, user
 from data.tasks import Task
 from pipeline.chat.base import Chat
-from pipeline.environments.blueprint import MAX_MUST_SAY, Outage, PlannedTurn, says
+from pipeline.environments.blueprint import Outage, PlannedTurn
 from synthesizers.astra.chains_execution import drawn_outages, planned_calls
 from synthesizers.astra.chains_graph import Chain
 from synthesizers.astra.chains_sets import ToolSet
@@ -21,8 +21,8 @@ from synthesizers.astra.chains_writing import Wording, augmented, round_trip, wr
 from synthesizers.execution import Trial
 from synthesizers.grounding.calls import GroundedCall, ground
 from synthesizers.grounding.evidence import ValuePool
-from synthesizers.grounding.reading import rows_of
 from synthesizers.phrasing.requests import TurnCalls, phrase_closing
+from synthesizers.phrasing.saying import values_to_say
 
 Augmentation = Literal["none", "diversity", "complexity", "persona"]
 _TRIES = 4
@@ -80,7 +80,7 @@ class Dialogue:
             text_by=wording.by,
             calls=planned_calls(calls, trial.executed, outages),
             reply=closing,
-            must_say=_must_say(calls[-1], closing),
+            must_say=values_to_say([call.executed for call in calls], closing),
             state=trial.state,
             tools=tuple(tool.name for tool in self.shown) if not self.turns else None,
         )
@@ -131,13 +131,3 @@ class Dialogue:
 
     def _dialogue(self) -> list[Turn]:
         return [said for turn in self.turns for said in (user(turn.text), assistant(turn.reply))]
-
-
-def _must_say(call: GroundedCall, closing: str) -> tuple[str, ...]:
-    """What an answer to a look-up must hold: the first short value of its only row that gold says."""
-    rows = rows_of(call.executed.result.text)
-    if call.executed.changes or len(rows) != 1:
-        return ()
-    values = [str(found.value) for found in rows[0].fields if not isinstance(found.value, bool)]
-    fit = [value for value in values if 0 < len(value) <= MAX_MUST_SAY and says(closing, value)]
-    return tuple(fit[:1])

@@ -9,7 +9,6 @@ performance is given up: a forced yes would be a false label. Not covered: what 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -21,15 +20,12 @@ from synthesizers.director_actor.rehearsal import Rehearsed
 from synthesizers.director_actor.roles import GOAL_CHECKER, GoalRequest
 from synthesizers.director_actor.subgoals import executed_key
 from synthesizers.execution import Executed
-from synthesizers.grounding.reading import rows_of
 from synthesizers.roles import shown_dialogue
 
 MIN_LINES = 1
 """Before that many lines a goal is not reached. Ours; IBSEN's code has 6."""
 MAX_LINES = 4
 """After that many lines more than planned calls a sub-goal is over. Ours; IBSEN's code has 9 in all."""
-_FEW = 2
-"""Fields of an answer short enough to be repeated whole (ours)."""
 
 
 class Found(NamedTuple):
@@ -59,19 +55,6 @@ async def check_goal(
     request = GoalRequest(goal=planned.goal.text, dialogue=shown_dialogue(dialogue))
     word = await GOAL_CHECKER.ask(checker, request)
     return Found("" if word.completed else f"the checker says no: {word.reason}", (*by, "judge"))
-
-
-def values_to_say(asked: Sequence[Executed], reply: str) -> tuple[str, ...]:
-    """What a closing must hold: the values of the last look-up, where its answer is one short row."""
-    if not asked or asked[-1].changes or not asked[-1].ok:
-        return ()
-    rows = rows_of(asked[-1].result.text)
-    table = len(rows) == 2 and all(len(row.fields) == 1 for row in rows)  # a heading and its one value
-    if len(rows) != 1 and not table:
-        return ()
-    values = [str(field.value) for field in rows[-1].fields]
-    short = [value for value in values if re.search(r"\w", value) and len(value) <= MAX_MUST_SAY]
-    return tuple(value for value in short if says(reply, value)) if len(values) <= _FEW else ()
 
 
 def values_refused(executed: Executed, reply: str) -> tuple[str, ...]:

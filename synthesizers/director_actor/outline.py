@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from data.messages import ToolStatus
+from data.messages import ToolSpec, ToolStatus
 from data.tasks import Task
 from pipeline.environments.base import Environment
 from pipeline.environments.blueprint import MAX_MUST_SAY, Outage
@@ -25,6 +25,7 @@ from synthesizers.graph.fields import fields_of
 from synthesizers.grounding.calls import Choice
 from synthesizers.grounding.evidence import ValuePool, make_pool
 from synthesizers.grounding.reading import decoded
+from synthesizers.phrasing.twins import twins_of
 
 MAX_DISTRACTORS = 3
 """Tools shown beside those of the outline (ours)."""
@@ -146,10 +147,14 @@ async def draw_randomly(
     return found
 
 
-def shown_tools(goals: Sequence[Rehearsed], names: Sequence[str], *, rng: random.Random) -> tuple[str, ...]:
-    """The tools the goals call and a few others, in the world's order."""
+def shown_tools(
+    goals: Sequence[Rehearsed], tools: Sequence[ToolSpec], *, rng: random.Random
+) -> tuple[str, ...]:
+    """The tools the goals call and a few others, in the world's order; no twin of a used one."""
+    names = [tool.name for tool in tools]
     used = {each.call.name for goal in goals for each in goal.executed}
-    others = [name for name in names if name not in used]
+    twins = twins_of(used, tools)
+    others = [name for name in names if name not in used and name not in twins]
     chosen = used | set(rng.sample(others, min(len(others), rng.randint(1, MAX_DISTRACTORS))))
     return tuple(name for name in names if name in chosen)
 

@@ -34,7 +34,6 @@ from synthesizers.director_actor.checks import (
     MIN_LINES,
     check_goal,
     values_refused,
-    values_to_say,
 )
 from synthesizers.director_actor.directing import Director, Interruption
 from synthesizers.director_actor.errors import PlanStopped
@@ -45,6 +44,7 @@ from synthesizers.director_actor.users import HAND_IN, JUST_TELL, Users
 from synthesizers.execution import Executed, Trial
 from synthesizers.grounding.calls import GroundedCall, Provenance, sources_of
 from synthesizers.phrasing.requests import TurnCalls, phrase_closing
+from synthesizers.phrasing.saying import values_to_say
 
 MAX_REPLANS = 2
 """Interruptions after which the dialogue ends (ours)."""

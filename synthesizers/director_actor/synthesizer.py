@@ -133,7 +133,7 @@ class DirectorActor(Planner):
     def _outline(
         self, goals: Sequence[Rehearsed], persona: Persona, own: Trial, rng: random.Random, *, combined: bool
     ) -> Outline:
-        shown = shown_tools(goals, [spec.name for spec in own.tools], rng=rng)
+        shown = shown_tools(goals, own.tools, rng=rng)
         contradicted = not combined and rng.random() < self.faults and any(goal.executed for goal in goals)
         outages = draw_outage([goal for goal in goals if goal.executed], rng=rng) if contradicted else ()
         return Outline(persona, tuple(goals), shown, outages)

@@ -26,6 +26,7 @@ from synthesizers.grounding.provenance import (
     sources_of,
 )
 from synthesizers.grounding.reading import Row, Scalar, decoded, rows_of
+from synthesizers.phrasing.wording import mentions
 
 __all__ = [
     "ArgumentSource",
@@ -103,15 +104,27 @@ async def ground(
 def worked(executed: Executed, *, shows_state: bool) -> bool:
     """Whether a call did its work: no error in status or text, and it says something or changes something.
 
+    What it was told is not something that it says.
+
     `shows_state`: whether the session has a state to see. Without one, a bare null is taken for the silence
     of a call that did what it was told, an empty list for finding nothing.
     """
     text = executed.result.text
-    if not executed.ok or _fails(text):
+    if not executed.ok or _fails(text) or _only_repeats(executed):
         return False
     if _says_something(text, asked=bool(executed.arguments())):
         return True
     return executed.changes if shows_state else text.strip() in ("None", "null", "{}")
+
+
+def _only_repeats(executed: Executed) -> bool:
+    """Whether a call changed nothing and tells nothing but its own arguments: a booking moved to the flight
+    it is on, a text printed."""
+    if executed.changes or not executed.arguments():
+        return False
+    telling = [str(found.value) for found in fields_of(executed.result.text)]
+    given = executed.call.arguments
+    return bool(telling) and all(mentions(given, value) for value in telling)
 
 
 def _proposed(

@@ -3,7 +3,8 @@
 Provenance (the idea of SAP) is decided from what was answered before:
 
 - output: the value stands in an earlier result of the dialogue and is telling (an identifier, a word, a
-  number of three digits), or its field is named like the parameter, or the planner asked for that port;
+  number of three digits), or its field is named like the parameter, or the planner asked for that port; a
+  small number of things ("5 nights") is none;
 - user: everything else that is given, and what the user has said already even where a result holds it, too:
   the user wins only where the user's text says it;
 - default: left out, or equal to the schema's default.
@@ -21,7 +22,7 @@ from typing import Any, NamedTuple
 from data.messages import ToolSpec
 from pipeline.checks.matching import same_value
 from synthesizers.execution import Executed
-from synthesizers.graph.fields import Field, fields_of
+from synthesizers.graph.fields import Field, Shape, fields_of
 from synthesizers.grounding.reading import singular, words
 from synthesizers.grounding.scoring import Parameters
 from synthesizers.phrasing.wording import mentions
@@ -129,7 +130,11 @@ def _port_of(
     if wanted is not None and wanted.call in order:
         order = [wanted.call, *(call for call in order if call != wanted.call)]
     for call in order:
-        fields = [field for field in answers[call].fields if _holds(field, value)]
+        fields = [
+            field
+            for field in answers[call].fields
+            if _holds(field, value) and (field.shape is not Shape.QUANTITY or _is_telling(value))
+        ]
         for field in fields:
             asked = wanted is not None and wanted.call == call and wanted.path in ("", field.path)
             if asked or _is_telling(value) or _is_named(name, field):

@@ -27,6 +27,8 @@ from synthesizers.grounding.evidence import ValuePool
 from synthesizers.magnet.paths import CallOrigin, Path, PathCall, PathTurn
 from synthesizers.magnet.translation import Translator, Unwritten, Written, played
 from synthesizers.phrasing.requests import TurnCalls, phrase_closing
+from synthesizers.phrasing.saying import values_to_say
+from synthesizers.phrasing.twins import twins_of
 
 _FAILURE = re.compile(
     r"\b(?:bad request|not found|no such|does not exist|cannot be|could not|unable to|failed|failure|"
@@ -86,6 +88,9 @@ class Stage:
     async def act(self, planned: PathTurn) -> bool:
         """Whether the turn was added; where not, `dropped` says why."""
         before, start = self.trial.state, len(self.trial.executed)
+        if self._has_twin(planned):
+            self.dropped["ambiguous_tool"] += 1
+            return False
         calls, path_calls = await self._grounded(planned)
         if not calls or any(has_failed(call.executed) for call in calls):
             self._take_back("failed_result" if calls else "", start)
@@ -129,6 +134,11 @@ class Stage:
         while len(self.trial.executed) > start:
             self.trial.undo()
         self._made = {key: place for key, place in self._made.items() if place < start}
+
+    def _has_twin(self, planned: PathTurn) -> bool:
+        """Whether a request of the turn would fit another tool of the dialogue as well."""
+        called = {done.call.name for done in self.trial.executed} | {call.name for call in planned.calls}
+        return bool(twins_of([call.name for call in planned.calls], self.tools) & called)
 
     async def _grounded(self, planned: PathTurn) -> tuple[list[GroundedCall], list[PathCall]]:
         """The calls of the turn that worked."""
@@ -199,11 +209,14 @@ def dialogue_of(turns: Sequence[Enacted]) -> list[Turn]:
 def planned_turn(enacted: Enacted, *, text: Written | None = None) -> PlannedTurn:
     """The turn as a blueprint holds it; `text` is said instead of its own request."""
     written = text or enacted.written
+    hidden = enacted.turn.unmentioned
+    asked = [call.executed for place, call in enumerate(enacted.turn.calls) if place not in hidden]
     return PlannedTurn(
         text=written.text,
         text_by=written.by,
         calls=tuple(_planned_calls(enacted)),
         reply=enacted.reply,
+        must_say=values_to_say(asked, enacted.reply),
         state=enacted.after,
     )
 

@@ -26,6 +26,7 @@ from synthesizers.graph.judge import judged_links
 from synthesizers.graph.observations import Step, steps_of
 from synthesizers.graph.signatures import signatures_of
 from synthesizers.graph.words import words
+from synthesizers.phrasing.twins import are_twins
 
 _ALIKE = 0.4
 """Jaccard index of the words of two descriptions from which on one tool may do the other's work. Ours."""
@@ -118,6 +119,8 @@ def unrestricted(task: Task) -> Task:
 
 def alike(one: ToolSpec, other: ToolSpec) -> bool:
     """Whether two tools may do each other's work, by the words of what they say of themselves."""
+    if are_twins(one, other):
+        return True
     first, second = _words(one), _words(other)
     return bool(first) and len(first & second) >= _ALIKE * len(first | second)
 

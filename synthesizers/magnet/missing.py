@@ -24,6 +24,7 @@ from synthesizers.magnet.knowledge import alike
 from synthesizers.magnet.paths import Missing, Path, PathTurn, Stage, split
 from synthesizers.magnet.translation import Translator, Written
 from synthesizers.phrasing.requests import PhrasingError, phrase_supply
+from synthesizers.phrasing.twins import twins_of
 from synthesizers.phrasing.wording import leaks_tool_name, mentions
 
 DRAWS = 8
@@ -113,14 +114,15 @@ def shown_tools(
 ) -> tuple[str, ...]:
     """Names to show, in the world's order: the used ones and others, `most` in all where the used are fewer.
 
-    Tools in `without`, and what is like them and not used, are left out.
+    Tools in `without`, what is like them and not used, and twins of the used ones are left out.
     """
+    twins = twins_of(used, tools)
     lacking = [tool for tool in tools if tool.name in without]
     others = [
         tool.name
         for tool in tools
         if tool.name not in used
-        and tool.name not in without
+        and tool.name not in {*without, *twins}
         and not any(alike(tool, lacked) for lacked in lacking)
     ]
     drawn = rng.sample(others, max(0, min(len(others), most - len(used))))

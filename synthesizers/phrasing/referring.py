@@ -21,6 +21,7 @@ from synthesizers.phrasing.wording import mentions
 
 _MONEY = re.compile(r"[$€£]\s?(\d[\d,]*(?:\.\d+)?)")
 _TIME = re.compile(r"(?<![\d:])(\d{1,2}:\d\d)(?![\d:])")
+_IDENTIFIER = re.compile(r"[A-Z]{1,4}[-_]?\d+")
 _NAME = re.compile(r"[A-Z][a-z]{2,}")
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 _IDS = {"id", "key", "uuid", "code", "ref", "reference"}
@@ -63,7 +64,8 @@ def refer(
             return f"my {noun}"
         return _only_one(source, scene, noun=noun, rng=rng, tail=tail)
     seen = call < scene.seen
-    told = list(_told_apart(rows, here, noun=noun, seen=seen or (nested and not tail)))
+    beside = seen or (nested and not tail)
+    told = list(_told_apart(rows, here, str(source.value), noun=noun, seen=beside))
     when = _when(source, scene) if seen and not tail else ""
     chosen = rng.choice(told[:2]) if told else _in_order(here, len(rows), noun)
     return f"{chosen}{tail}{when}"
@@ -99,7 +101,7 @@ def _only_one(source: ArgumentSource, scene: Scene, *, noun: str, rng: random.Ra
         if index != call and _rivals(done, source.value) and not mentions(done.result.text, source.value)
     ]
     if not others:
-        did = "made" if scene.history[call].changes and noun in scene.history[call].result.text else "found"
+        did = "made" if scene.history[call].changes else "found"
         just = f"the {noun} you just {did}" if call == scene.seen - 1 else f"the {noun} from before"
         return rng.choice((f"that {noun}", just))
     if call > max(others):
@@ -124,7 +126,7 @@ def _about(done: Executed) -> str:
     return f" you {did} for {' and '.join(short)}" if short else ""
 
 
-def _told_apart(rows: Sequence[Row], here: int, *, noun: str, seen: bool) -> Iterator[str]:
+def _told_apart(rows: Sequence[Row], here: int, value: str, *, noun: str, seen: bool) -> Iterator[str]:
     """Ways to pick row `here`, the most natural first."""
     texts = [" ".join(str(field.value) for field in row.fields) for row in rows]
     for pattern, least, most in (
@@ -141,10 +143,23 @@ def _told_apart(rows: Sequence[Row], here: int, *, noun: str, seen: bool) -> Ite
             mark = pattern.search(texts[here])
             yield f"the {mark[0] if mark else ''} {noun}"
     yield from _by_field(rows, here, noun=noun, seen=seen)
+    if not seen or rows[here].fields[0].name:
+        return
+    if not any(letter.isdigit() for letter in value):
+        yield from (f"the {noun} of {mark}" for mark in _identifiers(rows, here))
+        return
     names = [set(_NAME.findall(text)) for text in texts]
     others = set().union(*names[:here], *names[here + 1 :])
-    if seen and not rows[here].fields[0].name:
-        yield from (f"the {name} {noun}" for name in sorted(names[here] - others))
+    yield from (f"the {name} {noun}" for name in sorted(names[here] - others))
+
+
+def _identifiers(rows: Sequence[Row], here: int) -> Iterator[str]:
+    """What only this row is called by."""
+    columns = [
+        {str(field.value) for field in row.fields if _IDENTIFIER.fullmatch(str(field.value))} for row in rows
+    ]
+    others = set().union(*columns[:here], *columns[here + 1 :])
+    yield from (str(field.value) for field in rows[here].fields if str(field.value) in columns[here] - others)
 
 
 def _by_field(rows: Sequence[Row], here: int, *, noun: str, seen: bool) -> Iterator[str]:

@@ -108,16 +108,19 @@ def _request(turn: TurnCalls, *, rng: random.Random, left_out: str) -> str:
     spread = [clause for clause in clauses if clause.strip()] or ["go on"]
     long = any(": " in clause for clause in spread[:-1])
     frames = LATER_FRAMES + FRAMES if turn.seen else FRAMES
+    # changes are not joined by a mere "and": in another order they may end in another state
+    ordered = sum(call.executed.changes for call in turn.calls) > 1
     if long or (len(spread) > 2 and rng.random() < 0.5):
         first, *others = spread
         return " ".join([_framed(rng.choice(frames), first), *(f"Then {clause}." for clause in others)])
-    return _framed(rng.choice(frames), _joined(spread, rng))
+    return _framed(rng.choice(frames), _joined(spread, JOINS[1:] if ordered else JOINS, rng))
 
 
-def _joined(clauses: Sequence[str], rng: random.Random) -> str:
+def _joined(clauses: Sequence[str], last: Sequence[str], rng: random.Random) -> str:
+    """The clauses in a row; `last` are ways to join the last one."""
     text = clauses[0]
     for index, clause in enumerate(clauses[1:]):
-        joins = JOINS if index == len(clauses) - 2 else JOINS[1:2]
+        joins = last if index == len(clauses) - 2 else JOINS[1:2]
         text += rng.choice(joins) + clause
     return text
 

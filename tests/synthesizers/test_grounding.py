@@ -126,6 +126,25 @@ def test_what_counts_as_working(text: str, shows_state: bool, works: bool) -> No
     assert worked(made, shows_state=shows_state) is works
 
 
+def test_a_call_that_changes_nothing_and_repeats_its_arguments_did_no_work() -> None:
+    moved = done("change", "B33 is now F616", booking="B33", flight="F616")._replace(after="a")
+    assert not worked(moved, shows_state=True)
+    assert worked(moved._replace(after="b"), shows_state=True)
+    assert worked(moved._replace(result=done("find", "F616 07:10 $90").result), shows_state=True)
+
+
+def test_a_small_number_of_things_in_an_answer_is_not_where_a_number_comes_from() -> None:
+    earlier = [done("bookings", "B27 H76 Oslo 5 nights")]
+    room = spec("room", {"hotel": {"type": "string"}, "nights": {"type": "integer"}})
+    sources = sources_of(
+        done("room", "booked", hotel="H76", nights=5),
+        room,
+        earlier,
+        prefer={"nights": OutputPort(0, "nights")},
+    )
+    assert [source.provenance for source in sources] == [Provenance.OUTPUT, Provenance.USER]
+
+
 def test_a_silent_call_works_where_it_changed_the_state() -> None:
     assert worked(done("x", "none"), shows_state=True)
     assert not worked(done("x", "none", status=ToolStatus.TOOL_ERROR), shows_state=True)

@@ -26,6 +26,8 @@ from synthesizers.phrasing.requests import (
     phrase_supply,
     request_problem,
 )
+from synthesizers.phrasing.saying import values_to_say
+from synthesizers.phrasing.twins import are_twins, twins_of
 from synthesizers.phrasing.vocabulary import VERBS
 from synthesizers.phrasing.wording import answerable, leaks_tool_name, mentions
 
@@ -156,6 +158,60 @@ def test_a_user_tells_his_own_records_apart_without_a_look_up_being_mentioned() 
     lines = "B7 F1 Oslo to Rome May 4\nB8 F2 Oslo to Lima May 9"
     calls = played(("bookings", {}, lines), ("cancel", {"booking": "B8"}, "done"))
     assert all("the Lima booking" in text for text in requests(turn(calls, unmentioned=(0,))))
+
+
+def test_a_place_is_pointed_at_by_the_record_it_stands_in() -> None:
+    """ "The Oslo destination" would be taken for Oslo, and it is Prague."""
+    text = "B57 F908 Oslo to Prague June 18\nB58 F761 Athens to Lisbon June 16"
+    made = turn(
+        played(
+            ("bookings", {}, text),
+            ("flights", {"src": "Oslo", "dst": "Prague", "day": "June 19"}, LIST),
+        ),
+        of=LAST,
+    )
+    for request in requests(made):
+        assert not re.search(r"Oslo|Prague|Athens", request), request
+        assert re.search(r"(?:source|destination) of (?:B57|F908)", request), request
+
+
+def test_two_changes_are_put_in_order() -> None:
+    made = turn(
+        played(("book", {"flight": "F1"}, "booked B7"), ("room", {"hotel": "H2", "nights": 2}, "booked B8"))
+    )
+    assert all(re.search(r"\bthen\b|after that", request, re.IGNORECASE) for request in requests(made))
+
+
+def test_twins_are_tools_that_one_request_fits() -> None:
+    tools = (
+        spec("posting_get_login_status", "Get the login status."),
+        spec("ticket_get_login_status", "Get the login status of the currently authenticated user."),
+        spec("liter_to_gallon", "Convert the liter to gallon.", value=INTEGER),
+        spec("gallon_to_liter", "Convert the gallon to liter.", value=INTEGER),
+        spec("google_temperature", "Get the outside temperature."),
+        spec("web_temperature", "Get the outside temperature."),
+    )
+    twins = [(a.name, b.name) for i, a in enumerate(tools) for b in tools[i + 1 :] if are_twins(a, b)]
+    assert twins == [(tools[0].name, tools[1].name), (tools[4].name, tools[5].name)]
+    assert twins_of([tools[0].name], tools) == {tools[1].name}
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "answer", "told"),
+    [
+        ("profile", {}, "Nova, 6500 miles", ("Nova", "6500")),
+        ("flights", {"src": "Rome", "dst": "Oslo", "day": "May 3"}, "F12 Nova 07:10 direct $90", ("F12",)),
+        ("flights", {"src": "Rome", "dst": "Oslo", "day": "May 3"}, LIST, ()),
+        ("profile", {"user": "Nova"}, "Nova, 6500 miles", ("6500",)),
+        ("cancel", {"booking": "B7"}, "cancelled B7", ()),
+    ],
+)
+def test_a_reply_must_hold_what_a_short_answer_tells_and_the_user_did_not(
+    name: str, arguments: dict[str, Any], answer: str, told: tuple[str, ...]
+) -> None:
+    (call,) = played((name, arguments, answer))
+    assert values_to_say([call.executed], f"I found this: {answer}") == told
+    assert values_to_say([call.executed], "Done.") == ()
 
 
 def test_several_calls_make_one_request() -> None:

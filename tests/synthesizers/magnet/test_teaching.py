@@ -50,7 +50,8 @@ def obedient(renderer: ChatMLRenderer, *, otherwise: str = "Well.") -> Speaker:
         if "Call nothing; say " in told:
             return told.split("say ", 1)[1].strip().removesuffix(".")
         calls, done = _CALL.findall(told), after.count("<tool_response>")
-        return written(*calls[done]) if done < len(calls) else "Done."
+        found = re.findall(r"<tool_response>\n(.*?)\n</tool_response>", after, re.DOTALL)
+        return written(*calls[done]) if done < len(calls) else "\n".join(found)
 
     return Speaker(renderer, speech)
 
