@@ -1,0 +1,264 @@
+"""The planning synthesizers without a model, each beside its ablation: what its distinctive part is worth.
+
+    python -m benchmarks.methods --world travel_desk --tasks 100 [--json]
+
+Every method plans from the same base tasks with the same seed, once as it is and once with `random_choice`,
+which replaces its distinctive choice by a random one and leaves the rest of the code alone. Kept is a gold
+trajectory that its verifier scored a success; `replayed` says how many of those show the same observations
+and succeed in a fresh session. Differences are paired by base task. Sequences are also counted at equal
+tokens: trajectories of the larger arm are left out, in a fixed random order, until both hold as many. Edge
+coverage is over one graph for all arms, learnt from gold. No token is sampled and no chat is asked. Not
+covered: roles played by a model, and what a learner makes of the data.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, islice, pairwise
+from typing import Any, cast
+
+from data.messages import ToolStatus
+from data.tasks import Task
+from data.trajectories import Trajectory
+from data.verdicts import Verdict
+from pipeline.checks.stats import paired_bootstrap
+from pipeline.engines.base import Engine
+from pipeline.environments.base import Environment
+from pipeline.environments.blueprint import read_blueprint
+from pipeline.environments.play import play
+from pipeline.environments.registry import load_environment
+from pipeline.renderers.base import Renderer
+from pipeline.renderers.load import load_renderer
+from rl.models import resolve_model
+from synthesizers import load_synthesizer
+from synthesizers.demonstration import Demonstration
+from synthesizers.graph.dependency import SignatureGraph
+from synthesizers.magnet.knowledge import learn
+
+METHODS = ("director_actor", "magnet", "astra_chains")
+ALONE = {"magnet": {"paths": 1}}
+"""Options of both arms: Magnet's later paths would make up for those that do not work."""
+OBSERVED = 64
+
+
+@dataclass(slots=True)
+class Arm:
+    """What one method made of the base tasks."""
+
+    name: str
+    seconds: float = 0.0
+    kept: list[Trajectory] = field(default_factory=list)
+    base_of: dict[str, str] = field(default_factory=dict)
+    """Planned task -> base task."""
+    sources: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    replayed: int = 0
+
+    def by_base(self, bases: Sequence[Task], value: Any) -> list[float]:
+        """`value` summed over the kept trajectories of each base task; 0 where there is none."""
+        found: Counter[str] = Counter()
+        for trajectory in self.kept:
+            base = self.base_of.get(trajectory.task_id, trajectory.task_id)
+            found[base] += value(trajectory)
+        return [float(found[base.task_id]) for base in bases]
+
+
+def names_of(trajectory: Trajectory) -> tuple[str, ...]:
+    """The tools of the calls that worked, in order."""
+    results = (turn.result for turn in trajectory.turns if turn.result is not None)
+    return tuple(result.name for result in results if result.status is ToolStatus.OK)
+
+
+def tokens_of(trajectory: Trajectory) -> int:
+    """Prompt and generated tokens."""
+    return trajectory.usage.prompt_tokens + trajectory.usage.generated_tokens
+
+
+async def made_by(
+    name: str, environment: Environment, renderer: Renderer, bases: Sequence[Task], *, randomly: bool
+) -> Arm:
+    """One arm: its kept trajectories, and how many of them replay."""
+    arm = Arm(f"{name} (random)" if randomly else name)
+    tasks = {base.task_id: base for base in bases}
+    started = time.perf_counter()
+    if name == "demonstration":
+        synthesizer: Any = Demonstration(environment=environment, renderer=renderer)
+    else:
+        synthesizer = load_synthesizer(name)(
+            environment=environment,
+            engine=cast(Engine, None),
+            renderer=renderer,
+            random_choice=randomly,
+            **ALONE.get(name, {}),
+        )
+    async for record in synthesizer.synthesize(bases):
+        if isinstance(record, Task):
+            tasks[record.task_id] = record
+            arm.base_of[record.task_id] = record.parents[0]
+        elif isinstance(record, Verdict):
+            if not record.keep and "/" in record.trajectory_id:
+                arm.reasons[record.reason] += 1
+        elif isinstance(record, Trajectory) and record.success:
+            arm.kept.append(record)
+    arm.seconds = time.perf_counter() - started
+    for trajectory in arm.kept:
+        task = tasks[trajectory.task_id]
+        arm.replayed += await replays(environment, task, trajectory)
+        if task.parents:
+            turns = read_blueprint(task).turns
+            arm.sources.update(s.provenance for turn in turns for call in turn.calls for s in call.sources)
+    return arm
+
+
+async def replays(environment: Environment, task: Task, trajectory: Trajectory) -> bool:
+    """Whether gold, in a fresh session, sees what the trajectory shows and succeeds."""
+    again = await play(environment, task, environment.gold(task))
+    seen = [turn.result.text for turn in trajectory.turns if turn.result is not None]
+    return bool(again.success) and seen == [
+        turn.result.text for turn in again.turns if turn.result is not None
+    ]
+
+
+def row_of(arm: Arm, bases: Sequence[Task], graph: SignatureGraph) -> dict[str, Any]:
+    """The figures of one arm."""
+    kept = len(arm.kept)
+    given = sum(arm.sources.values())
+    return {
+        "arm": arm.name,
+        "yield": sum(arm.by_base(bases, lambda _: 1)) / len(bases),
+        "replayed": f"{arm.replayed}/{kept}",
+        "calls": sum(len(names_of(each)) for each in arm.kept) / max(1, kept),
+        "user turns": sum(sum(t.role == "user" for t in each.turns) for each in arm.kept) / max(1, kept),
+        "sequences": len({names_of(each) for each in arm.kept}),
+        "edges": graph.coverage([names_of(each) for each in arm.kept]),
+        "from outputs": arm.sources["output"] / given if given else None,
+        "tokens": sum(map(tokens_of, arm.kept)),
+        "given up": dict(arm.reasons.most_common()),
+        "seconds": round(arm.seconds, 1),
+    }
+
+
+def at_equal_tokens(arm: Arm, budget: int) -> int:
+    """Distinct sequences within `budget` tokens, in a fixed random order."""
+    order = random.Random("methods/equal_tokens").sample(arm.kept, len(arm.kept))
+    spent, found = 0, set()
+    for trajectory in order:
+        spent += tokens_of(trajectory)
+        if spent > budget:
+            break
+        found.add(names_of(trajectory))
+    return len(found)
+
+
+def compared(plain: Arm, other: Arm, bases: Sequence[Task], graph: SignatureGraph) -> dict[str, Any]:
+    """The method minus its ablation, paired by base task, with 95 % intervals."""
+
+    def edges(trajectory: Trajectory) -> float:
+        return float(
+            sum(graph.edge(*pair) is not None for pair in pairwise(names_of(trajectory)) if known(pair))
+        )
+
+    def known(pair: tuple[str, str]) -> bool:
+        return pair[0] in graph.signatures and pair[1] in graph.signatures
+
+    measures = {"yield": lambda _: 1.0, "calls": lambda t: float(len(names_of(t))), "edges walked": edges}
+    budget = min(sum(map(tokens_of, arm.kept)) for arm in (plain, other))
+    found: dict[str, Any] = {"method": plain.name}
+    for label, measure in measures.items():
+        scores = [arm.by_base(bases, measure) for arm in (other, plain)]
+        result = paired_bootstrap(*scores, clusters=None, num_samples=2_000)
+        found[label] = [round(value, 3) for value in (result.difference, result.low, result.high)]
+    found["sequences at equal tokens"] = [at_equal_tokens(plain, budget), at_equal_tokens(other, budget)]
+    return found
+
+
+def jaccard(arms: Sequence[Arm]) -> list[tuple[str, str, float]]:
+    """Overlap of the sets of tool sequences, pair by pair."""
+    sets = {arm.name: {names_of(each) for each in arm.kept} for arm in arms}
+    return [(a, b, len(sets[a] & sets[b]) / max(1, len(sets[a] | sets[b]))) for a, b in combinations(sets, 2)]
+
+
+async def measure(world: str, num_tasks: int, model: str) -> dict[str, Any]:
+    """All arms on one world."""
+    environment = load_environment(world)
+    renderer = load_renderer(resolve_model(model))
+    bases = list(islice(environment.tasks(environment.splits[0]), num_tasks))
+    knowledge = await learn(environment, observed=OBSERVED)
+    arms = [await made_by("demonstration", environment, renderer, bases, randomly=False)]
+    for name in METHODS:
+        arms += [await made_by(name, environment, renderer, bases, randomly=each) for each in (False, True)]
+    graph = await whole_graph(environment, bases, knowledge)
+    pairs = [(arms[place], arms[place + 1]) for place in range(1, len(arms), 2)]
+    return {
+        "world": world,
+        "tasks": len(bases),
+        "graph edges": len(graph.edges),
+        "arms": [row_of(arm, bases, graph) for arm in arms],
+        "differences": [compared(plain, other, bases, graph) for plain, other in pairs],
+        "overlap": jaccard([arms[0], *(plain for plain, _ in pairs)]),
+    }
+
+
+async def whole_graph(environment: Environment, bases: Sequence[Task], knowledge: Any) -> SignatureGraph:
+    """The graph of all tools that the base tasks' worlds have."""
+    tools = {}
+    for base in bases:
+        session = await environment.open(base.model_copy(update={"tools": None}))
+        tools.update({tool.name: tool for tool in session.tools})
+        await session.close()
+    graph: SignatureGraph = await knowledge.graph_of(tuple(tools.values()))
+    return graph
+
+
+def show(found: dict[str, Any]) -> None:
+    """The tables in Markdown."""
+    print(f"{found['world']}: {found['tasks']} base tasks, graph of {found['graph edges']} edges\n")
+    print("| arm | yield | replayed | calls | user turns | sequences | edges | from outputs | tokens |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for row in found["arms"]:
+        outputs = "-" if row["from outputs"] is None else f"{row['from outputs']:.0%}"
+        print(
+            f"| {row['arm']} | {row['yield']:.0%} | {row['replayed']} | {row['calls']:.1f} | "
+            f"{row['user turns']:.1f} | {row['sequences']} | {row['edges']:.0%} | {outputs} | "
+            f"{row['tokens']:,} |"
+        )
+    print(
+        "\n| method minus random | yield | calls a base | edges walked a base | sequences at equal tokens |"
+    )
+    print("| --- | --- | --- | --- | --- |")
+    for row in found["differences"]:
+        cells = [
+            "{:+.2f} [{:+.2f}, {:+.2f}]".format(*row[label]) for label in ("yield", "calls", "edges walked")
+        ]
+        cells.append(" against ".join(map(str, row["sequences at equal tokens"])))
+        print(f"| {row['method']} | {' | '.join(cells)} |")
+    print("\nJaccard: " + ", ".join(f"{a} / {b} {share:.2f}" for a, b, share in found["overlap"]))
+    for row in found["arms"]:
+        if row["given up"]:
+            print(f"given up, {row['arm']}: {row['given up']}")
+
+
+def main() -> None:
+    """Read the command line, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--world", default="travel_desk")
+    parser.add_argument("--tasks", type=int, default=100)
+    parser.add_argument("--model", default="smollm2", help="whose tokenizer counts the tokens")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    found = asyncio.run(measure(arguments.world, arguments.tasks, arguments.model))
+    if arguments.json:
+        print(json.dumps(found, indent=1))
+    else:
+        show(found)
+
+
+if __name__ == "__main__":
+    main()
