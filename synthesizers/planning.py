@@ -25,7 +25,7 @@ from collections.abc import (
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, TypeGuard
 
 from data.errors import ConfigError
 from data.tasks import Task
@@ -34,7 +34,7 @@ from data.verdicts import Pair, Verdict
 from pipeline.engines.base import Engine, Sampling
 from pipeline.environments.base import Environment
 from pipeline.environments.play import play
-from pipeline.errors import StructuredReplyError
+from pipeline.errors import EnvironmentFailure, StructuredReplyError
 from pipeline.renderers.base import Renderer
 from pipeline.rollout import RolloutSettings
 from pipeline.rollout_pool import Emit, pooled
@@ -42,7 +42,8 @@ from synthesizers.base import Made
 from synthesizers.demonstration import Demonstration
 from synthesizers.hints import with_hints, without_hints
 from synthesizers.rejection_sampling import RejectionSampling
-from synthesizers.role_chats import ChatSetting, RoleChats
+from synthesizers.role_chats import ChatSetting, RoleChats, check_chats
+from synthesizers.worlds import plannable
 
 
 class Planned(NamedTuple):
@@ -58,6 +59,11 @@ class Planned(NamedTuple):
 def given_up(reason: str, detail: str = "") -> Planned:
     """A plan that made no task."""
     return Planned(reason=reason, detail=detail)
+
+
+def is_given_up(record: Made) -> TypeGuard[Verdict]:
+    """Whether a record is the verdict on a plan that made no task: it names `<base task>/<number>`."""
+    return isinstance(record, Verdict) and not record.keep and "/" in record.trajectory_id
 
 
 @dataclass(kw_only=True)
@@ -87,6 +93,8 @@ class Planner(ABC):
     run_id: str = ""
     max_in_flight: int = 8
     name: ClassVar[str]
+    role_names: ClassVar[tuple[str, ...]] = ()
+    """Roles that chats may play; `judge_*` stands for judge_1, judge_2, ..."""
 
     def __post_init__(self) -> None:
         for option in ("plans", "k"):
@@ -94,6 +102,8 @@ class Planner(ABC):
                 raise ConfigError(f"{option} must be at least 1, got {getattr(self, option)}")
         if self.teacher not in ("gold", "policy", "hinted"):
             raise ConfigError(f"teacher is gold, policy or hinted, got {self.teacher!r}")
+        self.environment = plannable(self.environment)
+        check_chats(self.chat, self.chats, known=self.role_names, method=self.name)
         self.roles = RoleChats(
             default=self.chat,
             by_role=self.chats,
@@ -124,21 +134,37 @@ class Planner(ABC):
     async def synthesize(
         self, tasks: Iterable[Task], *, done: Collection[str] = (), failed: Collection[str] = ()
     ) -> AsyncGenerator[Made]:
-        """See `Synthesizer`."""
+        """See `Synthesizer`. A plan that the environment broke gets no verdict: it is made again next time.
+
+        Raises EnvironmentFailure for such plans after the last one, or where as many in a row broke as are
+        at work.
+        """
         bases = list(tasks)
-        await self.prepare(bases)
         jobs = ((base, index) for base in bases for index in range(self.plans))
+        broken: list[EnvironmentFailure] = []
+        in_a_row = 0
 
         async def work(job: tuple[Task, int], emit: Emit[Made]) -> None:
-            async for record in self._made(*job, done=done, failed=failed):
-                await emit(record)
+            nonlocal in_a_row
+            try:
+                async for record in self._made(*job, done=done, failed=failed):
+                    await emit(record)
+                in_a_row = 0
+            except EnvironmentFailure as failure:
+                broken.append(failure)
+                in_a_row += 1
+                if in_a_row >= self.max_in_flight:
+                    raise _broken_plans(broken) from failure
 
         try:
+            await self.prepare(bases)
             async with aclosing(pooled(jobs, work, max_in_flight=self.max_in_flight)) as made:
                 async for record in made:
                     yield record
         finally:
             await self.roles.close()
+        if broken:
+            raise _broken_plans(broken) from broken[0]
 
     async def _made(
         self, base: Task, index: int, *, done: Collection[str], failed: Collection[str]
@@ -228,3 +254,11 @@ class Planner(ABC):
             max_in_flight=self.max_in_flight,
             name=self.name,
         )
+
+
+def _broken_plans(broken: Sequence[EnvironmentFailure]) -> EnvironmentFailure:
+    number = f"{len(broken)} plans were" if len(broken) > 1 else "a plan was"
+    return EnvironmentFailure(
+        f"{number} broken by the environment; the first: {broken[0]}. "
+        f"The same command tries again what is missing"
+    )

@@ -1,22 +1,25 @@
 """Which chat plays which role of a synthesizer; none plays none, and the method runs without it.
 
-A recipe names chats as `pipeline.chat.load` reads them, or "policy": the policy itself, by its engine.
-Replies are kept in the run, so that a resumed synthesis pays for none twice, and so is what they cost. Not
-covered: what roles say (`roles`).
+A recipe names chats as `pipeline.chat.load` reads them, or "policy": the policy itself, by its engine. A
+role that the synthesizer does not have is an error before anything is asked. Replies are kept in the run, so
+that a resumed synthesis pays for none twice, and so is what they cost. Not covered: what roles say (`roles`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from pipeline.chat.base import Chat
 from pipeline.chat.core import CachedChat
 from pipeline.chat.engine import EngineChat
-from pipeline.chat.load import load_chat
+from pipeline.chat.load import check_chat, load_chat
 from pipeline.engines.base import Engine, Sampling
+from pipeline.errors import ConfigError
 from pipeline.renderers.base import Renderer
 
 ChatSetting = Chat | str | Mapping[str, Any]
@@ -24,6 +27,29 @@ POLICY = "policy"
 CHATS = "chats"
 """Folder of a run: for each synthesizer the replies of its chats, and their ledger."""
 _MAX_REPLY_TOKENS = 512
+
+
+def check_chats(
+    default: ChatSetting | None, by_role: Mapping[str, ChatSetting], *, known: Sequence[str], method: str
+) -> None:
+    """ConfigError where `by_role` names a role that `method` does not have, or a setting makes no chat.
+
+    Of `known`, a name that ends in `_*` stands for numbered ones. Nothing is opened.
+    """
+    for role in by_role:
+        if any(fnmatchcase(role, name) for name in known):
+            continue
+        near = difflib.get_close_matches(role, known, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        has = f"its roles: {', '.join(known)}" if known else "it has no roles"
+        raise ConfigError(f"chats: {method} has no role {role!r}; {hint}{has}")
+    for where, setting in {"chat": default, **{f"chats.{role}": by_role[role] for role in by_role}}.items():
+        if isinstance(setting, Mapping):
+            check_chat(setting, where=where)
+        elif setting is not None and not isinstance(setting, str) and not hasattr(setting, "reply"):
+            raise ConfigError(
+                f"{where}: {setting!r} is no chat; give its url and model, module:function, or {POLICY!r}"
+            )
 
 
 @dataclass(kw_only=True)

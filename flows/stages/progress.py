@@ -45,6 +45,8 @@ class Meter:
     """Episodes the infrastructure broke since the last one it did not."""
     unfinished: dict[tuple[str, int], Trajectory] = field(default_factory=dict)
     """The last broken attempt of every (group, rollout) that no attempt has finished."""
+    given_up: Counter[str] = field(default_factory=Counter)
+    """Plans that made no task, by reason."""
     _start: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -66,6 +68,10 @@ class Meter:
             self.broken_in_a_row = 0
             self.unfinished.pop(key, None)
 
+    def give_up(self, reason: str) -> None:
+        """Count one plan that made no task."""
+        self.given_up[reason] += 1
+
     def failure(self) -> TrajsmithError:
         """The error of the broken episodes, by whom the last is blamed on."""
         last = list(self.unfinished.values())[-1]
@@ -81,11 +87,15 @@ class Meter:
 
     def line(self) -> str:
         """One status line: progress, rates, solve rate, endings that were not normal, time left."""
-        rate = self.finished / self.seconds
-        left = f"{max(self.total - self.finished, 0) / rate:.0f} s left" if rate else "nothing to do"
+        rate, worked = self.finished / self.seconds, self.finished + self.given_up.total()
+        missing = max(self.total - worked, 0)
+        left = f"{missing * self.seconds / worked:.0f} s left" if worked else "nothing to do"
         solve = f"{self.solved / self.rewarded:.0%}" if self.rewarded else "-"
-        odd = " ".join(f"{kind}={count}" for kind, count in self.endings.most_common())
-        return (
+        line = (
             f"{self.finished}/{self.total} episodes, {self.tokens / self.seconds:.0f} tokens/s, "
-            f"{rate:.1f} episodes/s, solved {solve}, {left}" + (f", {odd}" if odd else "")
+            f"{rate:.1f} episodes/s, solved {solve}, {left}"
         )
+        odd = " ".join(f"{kind}={count}" for kind, count in self.endings.most_common())
+        why = " ".join(f"{reason}={count}" for reason, count in self.given_up.most_common())
+        line += f", {odd}" if odd else ""
+        return line + (f"; {self.given_up.total()} plans made no task: {why}" if why else "")

@@ -26,7 +26,8 @@ from pipeline.environments.base import Environment
 from pipeline.errors import ConfigError, EnvironmentFailure, TrajsmithError
 from synthesizers import load_synthesizer
 from synthesizers.base import Synthesizer
-from synthesizers.role_chats import CHATS
+from synthesizers.planning import is_given_up
+from synthesizers.role_chats import CHATS, POLICY, check_chats
 
 _SAY_EVERY_SECONDS = 5.0
 _GIVEN = {
@@ -67,7 +68,25 @@ def checked_synthesizer(section: SynthSection) -> type[Any]:
             f"synthesizer {section.synthesizer} has no option {', '.join(unknown)}; its options: {options}"
         )
     check_options(kind, section.options, where=f"options of {section.synthesizer}")
+    if "chats" in allowed:
+        chat, chats = section.options.get("chat"), section.options.get("chats", {})
+        check_chats(chat, chats, known=kind.role_names, method=section.synthesizer)
     return kind
+
+
+def refuse_script(section: SynthSection) -> None:
+    """ConfigError where a synthesis needs a model: the scripted policy plays an environment's own tasks."""
+    options = section.options
+    speakers = {"chat": options.get("chat")}
+    speakers |= {f"chats.{role}": setting for role, setting in options.get("chats", {}).items()}
+    asked = [where for where, setting in speakers.items() if setting == POLICY]
+    asked += ["teacher"] if options.get("teacher", "gold") != "gold" else []
+    if asked:
+        raise ConfigError(
+            f"{asked[0]} of {section.synthesizer} needs a model, and policy.engine is scripted: it plays the "
+            f"gold of the environment's own tasks and says nothing else. Set policy.engine: vllm, or leave "
+            f"{asked[0]} out"
+        )
 
 
 def make_synthesizer(
@@ -114,13 +133,15 @@ async def synthesize(
     done, failed = store.ids("trajectories"), store.ids("failures")
     async with aclosing(synthesizer.synthesize(tasks, done=done, failed=failed)) as made:
         async for record in made:
-            if not isinstance(record, Trajectory):
+            if isinstance(record, Trajectory):
+                store.append(record)
+                meter.add(record)
+                if meter.broken_in_a_row >= give_up_after:
+                    raise meter.failure()
+            else:
                 _keep(store, record, kept)
-                continue
-            store.append(record)
-            meter.add(record)
-            if meter.broken_in_a_row >= give_up_after:
-                raise meter.failure()
+                if is_given_up(record):
+                    meter.give_up(record.reason)
             if meter.seconds >= next_line:
                 say(meter.line())
                 next_line = meter.seconds + _SAY_EVERY_SECONDS

@@ -23,7 +23,13 @@ from flows.stages.policy import LivePolicy, open_policy, policy_label, policy_mo
 from flows.stages.progress import Say
 from flows.stages.recipe import EvalSection, Recipe, SynthSection
 from flows.stages.report import CURATION, save_evaluation
-from flows.stages.synthesize import checked_synthesizer, make_synthesizer, select_tasks, synthesize
+from flows.stages.synthesize import (
+    checked_synthesizer,
+    make_synthesizer,
+    refuse_script,
+    select_tasks,
+    synthesize,
+)
 from flows.stages.train import grpo_tasks, latest_model, run_grpo, run_sft, sft_data
 from pipeline.environments.base import Environment
 from pipeline.errors import ConfigError, EnvironmentFailure
@@ -306,6 +312,8 @@ def chosen_stages(recipe: Recipe, stage: str) -> dict[str, SynthSection]:
     chosen = {stage: recipe.synth[stage]} if stage else dict(recipe.synth)
     for section in chosen.values():
         checked_synthesizer(section)
+        if recipe.policy.engine == "scripted":
+            refuse_script(section)
     return chosen
 
 

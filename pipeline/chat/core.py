@@ -3,15 +3,18 @@
 A reply under a schema is the server's constrained text where offered, else free text; either way it
 is repaired (fences, text around the JSON), validated, and on failure asked for again with the
 validation error. After `max_asks` the raw text goes into a StructuredReplyError: no row is invented.
-Only replies that passed are cached; the ledger, where there is one, has every call. Not covered: how
-a reply is obtained (each chat's `_ask`).
+Replies that passed are cached; a chat kept in a run also remembers those that did not, so that a
+resumed run pays for nothing twice and goes the way it went. One request asked twice at a time is sent
+once. The ledger, where there is one, has every call. Not covered: how a reply is obtained (`_ask`).
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -56,10 +59,10 @@ class ReplyCache:
     directory: Path
 
     def get(self, key: str) -> Turn | None:
-        """The stored reply, None where there is none."""
+        """The stored reply, None where there is none or its file is damaged."""
         try:
             return Turn.model_validate_json(self._path(key).read_text(encoding="ascii"))
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError):
             return None
 
     def put(self, key: str, turn: Turn) -> None:
@@ -83,19 +86,24 @@ class ChatLedger:
     def note(self, chat: str, tokens: int) -> None:
         """Add one call of the chat named `chat`."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a", encoding="ascii") as file:
-            file.write(canonical.dumps({"chat": chat, "tokens": tokens}) + "\n")
+        with self.path.open("ab+") as file:
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(end - 1, 0))
+            torn = file.read() not in (b"", b"\n")
+            line = canonical.dumps({"chat": chat, "tokens": tokens}) + "\n"
+            file.write(b"\n" * torn + line.encode("ascii"))
 
     def totals(self) -> dict[str, tuple[int, int]]:
         """Chat name to (calls, tokens); a line that a kill cut off counts as a call of no tokens."""
         found: dict[str, tuple[int, int]] = {}
-        for line in self.path.read_text(encoding="ascii").splitlines() if self.path.is_file() else ():
+        for line in self.path.read_bytes().splitlines() if self.path.is_file() else ():
             try:
-                row = canonical.loads(line)
-            except ValueError:
-                row = {"chat": "unknown", "tokens": 0}
-            calls, tokens = found.get(row["chat"], (0, 0))
-            found[row["chat"]] = calls + 1, tokens + row["tokens"]
+                row = canonical.loads(line.decode("ascii"))
+                chat, spent = str(row["chat"]), int(row["tokens"])
+            except (ValueError, TypeError, LookupError):
+                chat, spent = "unknown", 0
+            calls, tokens = found.get(chat, (0, 0))
+            found[chat] = calls + 1, tokens + spent
         return found
 
 
@@ -111,9 +119,11 @@ class CachedChat(ABC):
         self.budget = budget or ChatBudget()
         self._cache, self._max_asks = ReplyCache(cache) if cache else None, max_asks
         self._ledger: ChatLedger | None = None
+        self._asking: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+        """Requests that are being sent."""
 
     def keep_in(self, directory: Path) -> None:
-        """Cache replies in `directory`, unless a cache was set, and keep the ledger there."""
+        """Cache replies in `directory`, unless a cache was set, invalid ones too; keep the ledger there."""
         self._cache = self._cache or ReplyCache(directory / "replies")
         self._ledger = ChatLedger(directory / LEDGER)
 
@@ -122,17 +132,19 @@ class CachedChat(ABC):
     ) -> Turn:
         """See `Chat.reply`."""
         if self._cache is None:
-            return await self._obtain(turns, tools, schema)
+            return await self._obtain(turns, tools, schema, key="")
         key = canonical.digest(
             self.identity(),
             [_content(turn) for turn in turns],
             [tool.model_dump(mode="json") for tool in tools],
             schema,
         )
-        stored = self._cache.get(key)
-        if stored is None:
-            stored = await self._obtain(turns, tools, schema)
-            self._cache.put(key, stored)
+        lock = self._asking.setdefault(key, asyncio.Lock())
+        async with lock:
+            stored = self._cache.get(key)
+            if stored is None:
+                stored = await self._obtain(turns, tools, schema, key=key)
+                self._cache.put(key, stored)
         return stored
 
     @abstractmethod
@@ -149,25 +161,43 @@ class CachedChat(ABC):
         """One reply as it came and the tokens it took."""
 
     async def _obtain(
-        self, turns: Sequence[Turn], tools: Sequence[ToolSpec], schema: dict[str, Any] | None
+        self, turns: Sequence[Turn], tools: Sequence[ToolSpec], schema: dict[str, Any] | None, *, key: str
     ) -> Turn:
         asked = list(turns) if schema is None else with_schema(turns, schema)
-        for _ in range(self._max_asks):
-            self.budget.claim()
-            turn, tokens = await self._ask(asked, tools, schema)
-            self.budget.tokens += tokens
-            if self._ledger is not None:
-                self._ledger.note(self.name, tokens)
+        error = raw = ""
+        for number in range(self._max_asks):
+            invalid = canonical.digest(key, number) if key and self._ledger is not None else ""
+            turn = self._remembered(invalid)
+            is_new = turn is None
+            if turn is None:
+                turn = await self._paid(asked, tools, schema)
             if schema is None:
                 return turn
-            value, error = read_structured(turn.text, schema)
+            raw = turn.text
+            value, error = read_structured(raw, schema)
             if not error:
                 return turn.model_copy(update={"parts": text_parts(canonical.dumps(value))})
+            if is_new and invalid and self._cache is not None:
+                self._cache.put(invalid, turn)
             asked += [turn, user(f"That reply was not valid: {error}. Reply again with the JSON alone.")]
         raise StructuredReplyError(
             f"chat {self.name!r} gave no valid reply in {self._max_asks} tries; "
-            f"last error: {error}; raw: {turn.text}"
+            f"last error: {error}; raw: {raw}"
         )
+
+    def _remembered(self, key: str) -> Turn | None:
+        return self._cache.get(key) if key and self._cache is not None else None
+
+    async def _paid(
+        self, turns: Sequence[Turn], tools: Sequence[ToolSpec], schema: dict[str, Any] | None
+    ) -> Turn:
+        """One reply, claimed and noted."""
+        self.budget.claim()
+        turn, tokens = await self._ask(turns, tools, schema)
+        self.budget.tokens += tokens
+        if self._ledger is not None:
+            self._ledger.note(self.name, tokens)
+        return turn
 
 
 def with_schema(turns: Sequence[Turn], schema: dict[str, Any]) -> list[Turn]:

@@ -38,8 +38,9 @@ class OpenAIChat(CachedChat):
         policy: HttpPolicy | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        """`url` without `/v1`. ConfigError where `api_key_env` names an unset variable."""
+        """`url` with or without `/v1` at its end. ConfigError where `api_key_env` names an unset variable."""
         super().__init__(name=name or model, cache=cache, budget=budget, max_asks=max_asks)
+        url = url.rstrip("/").removesuffix("/v1")
         self.model, self.url, self.params = model, url, dict(params or {})
         headers = {"authorization": f"Bearer {_api_key(api_key_env)}"} if api_key_env else {}
         self.pool = HttpPool([url], policy=policy, headers=headers, transport=transport)

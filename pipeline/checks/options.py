@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import is_dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -49,10 +49,10 @@ def taken(taker: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """Parameters by name, of a class also those that it passes on to its bases."""
     found: dict[str, inspect.Parameter] = {}
     classes = taker.__mro__ if isinstance(taker, type) else ()
-    steps: list[Any] = [vars(kind)["__init__"] for kind in classes if "__init__" in vars(kind)] or [taker]
+    steps: list[Any] = [kind for kind in classes if "__init__" in vars(kind)] or [taker]
     for step in steps:
         try:
-            parameters = inspect.signature(step, eval_str=True).parameters.values()
+            parameters = _parameters(step)
         except (NameError, TypeError, ValueError):  # annotations that are there for a type checker only
             break
         kinds = {parameter.kind for parameter in parameters}
@@ -63,6 +63,16 @@ def taken(taker: Callable[..., Any]) -> dict[str, inspect.Parameter]:
             break
     found.pop("self", None)
     return found
+
+
+def _parameters(step: Any) -> list[inspect.Parameter]:
+    """Parameters with their annotations; those of inherited fields are read where they were written."""
+    if "__dataclass_fields__" in vars(step):
+        hints = get_type_hints(step)
+        made = inspect.signature(vars(step)["__init__"]).parameters.values()
+        return [each.replace(annotation=hints.get(each.name, each.empty)) for each in made]
+    function = vars(step)["__init__"] if isinstance(step, type) else step
+    return list(inspect.signature(function, eval_str=True).parameters.values())
 
 
 def _check_nested(kind: Any, value: Mapping[str, Any], *, where: str) -> None:

@@ -7,17 +7,32 @@ state to see, the order of calls is nobody's business. Not covered: how a world 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from data import canonical
 from data.messages import ToolCall
 from pipeline.environments.base import Session
+from pipeline.errors import ConfigError, RecordError
 
 
 def state_digest(session: Session, answered: Sequence[ToolCall]) -> str:
-    """16 hex digits; equal for sessions that ended alike. `answered` are the calls that worked so far."""
+    """16 hex digits; equal for sessions that ended alike. `answered` are the calls that worked so far.
+
+    Raises ConfigError where `end_state` gives no JSON.
+    """
     visible = getattr(session, "end_state", None)
     if visible is not None:
-        return canonical.digest("state", canonical.dumps(visible(), sort_keys=True), length=16)
+        return canonical.digest("state", _as_json(visible), length=16)
     calls = sorted(canonical.dumps([call.name, call.parsed_arguments()], sort_keys=True) for call in answered)
     return canonical.digest("calls", calls, length=16)
+
+
+def _as_json(visible: Callable[[], Any]) -> str:
+    try:
+        return canonical.dumps(visible(), sort_keys=True)
+    except RecordError as error:
+        raise ConfigError(
+            f"end_state of a session gives no JSON ({error!r}); states are compared by it: write an "
+            f"`end_state` that returns what matters of the state as plain values"
+        ) from error

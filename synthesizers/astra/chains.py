@@ -20,6 +20,7 @@ from data.errors import ConfigError
 from data.messages import ToolSpec
 from data.tasks import Task
 from data.trajectories import Trajectory
+from filters.astra_judges import JUDGES as SCORE_JUDGES
 from filters.astra_parts import FailedCall
 from pipeline.chat.base import Chat
 from pipeline.environments.blueprint import Blueprint, PlannedTurn, blueprint_task
@@ -59,6 +60,10 @@ class AstraChains(Planner):
     """
 
     name: ClassVar[str] = "astra_chains"
+    role_names: ClassVar[tuple[str, ...]] = (
+        *("chain_proposer", "chain_validator", "back_translator", "chain_reader", "chain_reader_*"),
+        *("augmenter", "task_scorer", *SCORE_JUDGES),
+    )
     candidates: Literal["walks", "paths"] = "walks"
     failures: float = FAILURES
     server_only: float = SERVER_ONLY

@@ -37,6 +37,7 @@ from pipeline.errors import ConfigError
 from synthesizers.astra.dag import (
     DECOMPOSER,
     HOPS,
+    JUDGES,
     KEPT_SHARE,
     Refused,
     RoleOf,
@@ -46,8 +47,15 @@ from synthesizers.astra.dag import (
     keep_top,
     require_rules,
 )
-from synthesizers.astra.merge import MERGE_TRIES, Merged, merge_tools, renamed
-from synthesizers.astra.tools import INNER_TRIES, OUTER_TRIES, ToolWriter, typed_tool
+from synthesizers.astra.merge import (
+    DATA_EXTENDER,
+    INTENT_CLUSTERER,
+    MERGE_TRIES,
+    Merged,
+    merge_tools,
+    renamed,
+)
+from synthesizers.astra.tools import INNER_TRIES, OUTER_TRIES, TOOL_ROLES, ToolWriter, typed_tool
 from synthesizers.astra.trials import ProvenTool
 from synthesizers.base import Made
 from synthesizers.planning import Planned, Planner, given_up
@@ -170,6 +178,13 @@ class AstraEnvironments(Planner):
     irrelevant: int = 1
     sandbox: str = "bubblewrap"
     name: ClassVar[str] = "astra_environments"
+    role_names: ClassVar[tuple[str, ...]] = (
+        DECOMPOSER.name,
+        *(role.name for role in JUDGES),
+        *(role.name for role in TOOL_ROLES),
+        INTENT_CLUSTERER.name,
+        DATA_EXTENDER.name,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -123,6 +123,8 @@ DOC_WRITER: ChatRole[WriteDoc, ToolDoc] = ChatRole("astra_env/doc_writer", reply
 COMPLEXITY_SCALER: ChatRole[ScaleDoc, ToolDoc] = ChatRole("astra_env/complexity_scaler", reply=ToolDoc)
 CALL_WRITER: ChatRole[WriteCall, CallStatement] = ChatRole("astra_env/call_writer", reply=CallStatement)
 CODE_WRITER: ChatRole[WriteCode, ToolCode] = ChatRole("astra_env/code_writer", reply=ToolCode)
+TOOL_ROLES: tuple[ChatRole[Any, Any], ...] = (DOC_WRITER, COMPLEXITY_SCALER, CALL_WRITER, CODE_WRITER)
+"""All who write on a tool."""
 
 
 @dataclass(frozen=True, kw_only=True)

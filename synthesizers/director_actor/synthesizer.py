@@ -61,6 +61,10 @@ class DirectorActor(Planner):
     `gold_tasks`: training tasks whose gold the director knows."""
 
     name: ClassVar[str] = "director_actor"
+    role_names: ClassVar[tuple[str, ...]] = (
+        *("director", "replanner", "actor", "user_simulator", "reply_critic", "goal_checker"),
+        *("judge", "judge_*"),
+    )
     start: Literal["task", "persona", "mixed"] = "mixed"
     max_goals: int = MAX_GOALS
     actors: int = 1
@@ -80,9 +84,11 @@ class DirectorActor(Planner):
         super().__post_init__()
         if self.start not in ("task", "persona", "mixed"):
             raise ConfigError(f"start is task, persona or mixed, got {self.start!r}")
-        for option in ("max_goals", "actors", "candidates", "max_lines", "gold_tasks"):
-            if getattr(self, option) < 1:
-                raise ConfigError(f"{option} must be at least 1, got {getattr(self, option)}")
+        positive = ("max_goals", "actors", "candidates", "min_lines", "max_lines", "gold_tasks")
+        for option in (*positive, "rounds", "max_replans"):
+            least = int(option in positive)
+            if getattr(self, option) < least:
+                raise ConfigError(f"{option} must be at least {least}, got {getattr(self, option)}")
         for option in ("faults", "recombine"):
             if not 0.0 <= getattr(self, option) <= 1.0:
                 raise ConfigError(f"{option} is a share between 0 and 1, got {getattr(self, option)}")

@@ -77,6 +77,12 @@ class Magnet(Planner):
     observed: int = 64
     negatives: int = 0
     name: ClassVar[str] = "magnet"
+    role_names: ClassVar[tuple[str, ...]] = (
+        EDGE_JUDGE,
+        BACK_TRANSLATOR.name,
+        FORWARD_TRANSLATOR.name,
+        ERROR_JUDGE.name,
+    )
     dropped: Counter[str] = field(default_factory=Counter, init=False)
     """Why calls and turns of plans were taken back, over all plans so far."""
     links: Counter[str] = field(default_factory=Counter, init=False)

@@ -58,6 +58,16 @@ FILTERS = [{"name": "valid_calls"}]
         ),
         ("synth.rollouts.synthesizer", "magic", "no synthesizer 'magic'; there are: astra_chains"),
         ("synth.rollouts.options", {"kk": 2}, "has no option kk; its options: enough_skeletons"),
+        *(
+            ("synth", {"plan": {"synthesizer": "magnet", "tasks": 1, "options": options}}, said)
+            for options, said in [
+                ({"chats": {"edge_juge": "policy"}}, "no role 'edge_juge'; did you mean edge_judge?"),
+                ({"chat": {"url": "http://x", "modell": "m"}}, "chat: unknown modell; a chat is set by url"),
+                ({"chat": "policy"}, "chat of magnet needs a model, and policy.engine is scripted"),
+                ({"teacher": "hinted"}, "teacher of magnet needs a model, and policy.engine is scripted"),
+                ({"random_choice": "yes"}, "random_choice: Input should be a valid boolean; got 'yes'"),
+            ]
+        ),
         ("synth.rollouts.options", {"k": 0}, "k must be at least 1, got 0"),
         ("synth.rollouts.split", "secret", "has no split 'secret'; it has train, dev, heldout"),
         ("synth.rollouts.tasks", 99_999, "ends after 6480 tasks; asked for 99999 from number 4 on"),

@@ -29,3 +29,13 @@ def test_an_episode_without_a_reward_is_unfinished_until_an_attempt_has_one(
     assert isinstance(meter.failure(), error)
     meter.add(trajectory())
     assert meter.broken_in_a_row == 0 and not meter.unfinished
+
+
+def test_the_line_says_why_plans_made_no_task_and_waits_for_none_of_them() -> None:
+    meter = Meter(4)
+    assert "nothing to do" in meter.line()
+    for reason in ("too_few_calls", "too_few_calls", "round_trip"):
+        meter.give_up(reason)
+    assert meter.line().endswith("3 plans made no task: too_few_calls=2 round_trip=1")
+    meter.add(trajectory())
+    assert ", 0 s left;" in meter.line()

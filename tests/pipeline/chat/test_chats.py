@@ -13,7 +13,7 @@ import pytest
 from data import messages
 from data.messages import ParseStatus, ToolCall, ToolResult, ToolSpec, Turn
 from data.trajectories import Span, SpanKind
-from pipeline.chat.core import ChatBudget, find_json, read_structured
+from pipeline.chat.core import ChatBudget, ChatLedger, find_json, read_structured
 from pipeline.chat.engine import EngineChat
 from pipeline.chat.openai import OpenAIChat
 from pipeline.chat.scripted import ScriptedChat
@@ -237,3 +237,65 @@ def test_a_reply_of_brackets_is_given_up(junk: str) -> None:
     schema = {"type": "object", "properties": {"v": {"type": "integer"}}, "required": ["v"]}
     assert find_json(junk) == (False, None)
     assert read_structured(f'{{"v": 1}} {junk} {{"v": 2}}', schema)[1].startswith("it holds two different")
+
+
+def test_a_chat_kept_in_a_run_pays_for_no_reply_twice_also_not_for_an_invalid_one(tmp_path: Path) -> None:
+    replies = ["no idea", '{"score": 4}']
+    asked = []
+    for said in (replies[:1], replies[1:], []):
+        chat = ScriptedChat(said)
+        chat.keep_in(tmp_path)
+        try:
+            assert reply(chat, schema=SCHEMA).text == '{"score":4}'
+        except EngineError:  # killed after its first reply
+            assert said == replies[:1]
+        asked.append(len(chat.asked))
+    assert asked == [2, 1, 0]
+    assert ChatLedger(tmp_path / "ledger.jsonl").totals() == {"scripted": (2, 0)}
+
+
+def test_replies_that_never_fit_are_remembered_in_a_run(tmp_path: Path) -> None:
+    for said in (["a", "b", "c"], []):
+        chat = ScriptedChat(said)
+        chat.keep_in(tmp_path)
+        with pytest.raises(StructuredReplyError, match=r"in 3 tries.*raw: c"):
+            reply(chat, schema=SCHEMA)
+
+
+def test_one_request_asked_twice_at_a_time_is_sent_once(tmp_path: Path) -> None:
+    class Slow(ScriptedChat):
+        async def _ask(self, *args: Any) -> Any:
+            await asyncio.sleep(0)
+            return await super()._ask(*args)
+
+    chat = Slow(["first", "second"], cache=tmp_path)
+
+    async def ask() -> list[Turn]:
+        return await asyncio.gather(*(chat.reply(QUESTION) for _ in range(3)))
+
+    assert [turn.text for turn in asyncio.run(ask())] == ["first"] * 3
+
+
+def test_a_damaged_reply_is_asked_for_again(tmp_path: Path) -> None:
+    reply(ScriptedChat(["good"], cache=tmp_path))
+    (kept,) = tmp_path.rglob("*.json")
+    kept.write_bytes(b"")
+    assert reply(ScriptedChat(["again"], cache=tmp_path)).text == "again"
+
+
+def test_a_ledger_line_cut_off_by_a_kill_swallows_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    ledger = ChatLedger(path)
+    ledger.note("a", 5)
+    with path.open("ab") as file:
+        file.write(b'{"chat":"a","tok')
+    ledger.note("a", 7)
+    with path.open("ab") as file:
+        file.write(b"12\n\xff\n")
+    assert ledger.totals() == {"a": (2, 12), "unknown": (3, 0)}
+
+
+@pytest.mark.parametrize("end", ["", "/", "/v1", "/v1/"])
+def test_a_url_may_end_as_other_clients_want_it(end: str) -> None:
+    chat = OpenAIChat(f"http://127.0.0.1:9{end}", model="m")
+    assert chat.pool.servers[0].url == "http://127.0.0.1:9"
