@@ -79,7 +79,7 @@ class Source(Record):
 
     argument: str
     provenance: str
-    """user | output | default."""
+    """user | output | default | written."""
     of: str = ""
 
 
@@ -363,12 +363,13 @@ class BlueprintSession(PassesOn):
 
     def _is_spared(self, planned: PlannedCall, index: int) -> bool:
         """Whether a look-up that the user did not ask for may be missing: others show that the turn was done,
-        and all that they took from it was seen elsewhere."""
+        and all that they took from it, or that is to be told, was seen elsewhere."""
         turn = self.blueprint.turns[index]
-        done = any(call.mentioned for call in turn.calls)
+        done = bool(turn.must_say) or any(call.mentioned for call in turn.calls)
         if planned.mentioned or turn.expects is not Expects.ACT or not done:
             return False
-        return all(
+        answers = "\n".join(played.result.text for played in self._answered() if played.turn <= index)
+        return all(says(answers, value) for value in turn.must_say) and all(
             says(self._seen_before(call, value, index), value)
             for call in turn.calls
             for value in _taken(planned.name, call)

@@ -73,7 +73,9 @@ async def run_chain(
         wanted = _wanted_ports(chain[:place], name, graph, first=first)
         last = place == len(chain) - 1
         for _ in range(_ATTEMPTS):
-            call = await ground(trial, tools[name], pool, rng=rng, prefer=wanted, said=said, may_finish=last)
+            call = await ground(
+                trial, tools[name], pool, rng=rng, prefer=wanted, said=said, may_finish=last, may_ask=True
+            )
             if call is None or not _is_vague(call):
                 break
             trial.undo()
@@ -204,6 +206,7 @@ def _planned(call: GroundedCall, history: Sequence[Executed]) -> PlannedCall:
         arguments=call.executed.call.arguments,
         result=result_digest(call.executed.result),
         changes=call.executed.changes,
+        mentioned=not call.question,
         sources=tuple(_source(source, history) for source in call.sources),
     )
 

@@ -22,7 +22,7 @@ from synthesizers.execution import Trial
 from synthesizers.grounding.calls import GroundedCall, ground
 from synthesizers.grounding.evidence import ValuePool
 from synthesizers.phrasing.requests import TurnCalls, phrase_closing
-from synthesizers.phrasing.saying import values_to_say
+from synthesizers.phrasing.saying import answer_cells, values_to_say
 
 Augmentation = Literal["none", "diversity", "complexity", "persona"]
 _TRIES = 4
@@ -74,13 +74,16 @@ class Dialogue:
                 wording, turn, "persona" if augmentation == "persona" else "diversity"
             )
         outages = drawn_outages(calls, rng, turn=len(self.turns), share=self.failures)
-        closing = phrase_closing(turn, rng=rng)
+        cells = [cell for call in calls if call.question for cell in answer_cells(call.executed.result.text)]
+        closing = phrase_closing(turn, rng=rng, must_say=cells)
+        asked = [call.executed for call in calls if not call.question]
+        handed_in = bool(cells) and calls[-1].executed.changes
         planned = PlannedTurn(
             text=wording.text,
             text_by=wording.by,
             calls=planned_calls(calls, trial.executed, outages),
             reply=closing,
-            must_say=values_to_say([call.executed for call in calls], closing),
+            must_say=tuple(dict.fromkeys([*values_to_say(asked, closing), *([] if handed_in else cells)])),
             state=trial.state,
             tools=tuple(tool.name for tool in self.shown) if not self.turns else None,
         )

@@ -53,7 +53,7 @@ async def write_request(
     turn: TurnCalls, *, rng: random.Random, chat: Chat | None, dialogue: Sequence[Turn] = (), said: str = ""
 ) -> Wording:
     """A request for a turn's calls by the chat, or by template where there is none."""
-    if chat is not None:
+    if chat is not None and not any(call.question for call in turn.calls):
         made = await back_translate(chat, turn, dialogue=dialogue, rng=rng)
         if made.request is None:
             return Wording(reason="no_request", detail=made.reason)
@@ -67,9 +67,15 @@ async def write_request(
 async def round_trip(request: str, chain: Chain, turn: TurnCalls, readers: Sequence[Chat]) -> str:
     """ "" where the request reads back as exactly `chain`, else what it was read as.
 
-    A reader whose reply is none has not read the chain. Without readers the program reads.
+    A reader whose reply is none has not read the chain. Without readers the program reads, but for questions:
+    that a call answers one is known from gold.
     """
     if not readers:
+        questions = [call for call in turn.calls if call.question]
+        for call in questions:
+            request = request.replace(call.question, " ")
+        asked = {call.executed.call.name for call in questions}
+        chain = tuple(name for name in chain if name not in asked)
         reading = ProgramReader(turn.tools).read(request)
         if reading.unclear:
             return f"unclear {reading.unclear}"
@@ -130,7 +136,8 @@ def _other_language(before: str, after: str) -> str:
 
 
 def _framed(frame: str, text: str) -> str:
-    return frame.format(text)
+    goes_on = frame.startswith("hey, ") and not text.startswith(("I ", "I'"))
+    return frame.format(text[:1].lower() + text[1:] if goes_on else text)
 
 
 def _shown(chain: Sequence[str]) -> str:

@@ -15,16 +15,16 @@ from typing import NamedTuple
 from data.messages import ToolSpec, ToolStatus
 from data.tasks import Task
 from pipeline.environments.base import Environment
-from pipeline.environments.blueprint import MAX_MUST_SAY, Outage
+from pipeline.environments.blueprint import Outage
 from synthesizers.director_actor.goldwork import NUM_EPISODES, GoldEpisode, gold_episode, gold_episodes
 from synthesizers.director_actor.groups import Motif, MotifStep, motifs_of, own_goals
 from synthesizers.director_actor.personas import Persona
 from synthesizers.director_actor.rehearsal import Rehearsal, Rehearsed, random_motif
 from synthesizers.director_actor.subgoals import SubGoal, is_empty
-from synthesizers.graph.fields import fields_of
 from synthesizers.grounding.calls import Choice
 from synthesizers.grounding.evidence import ValuePool, make_pool
 from synthesizers.grounding.reading import decoded
+from synthesizers.phrasing.saying import answer_cells
 from synthesizers.phrasing.twins import twins_of
 
 MAX_DISTRACTORS = 3
@@ -193,14 +193,5 @@ def _without_finish(goal: SubGoal, episode: GoldEpisode) -> SubGoal:
     ends = {uid for uid in places if episode.calls[int(uid.rsplit("_", 1)[-1])].finishes}
     steps = tuple(step for step in goal.steps if step.uid not in ends)
     last = episode.calls[int(steps[-1].uid.rsplit("_", 1)[-1])].executed if steps else None
-    says = _answer_in(last.result.text) if last is not None and not last.changes else ()
+    says = answer_cells(last.result.text) if last is not None and not last.changes else ()
     return goal._replace(steps=steps, finishes=False, says=says)
-
-
-def _answer_in(text: str) -> tuple[str, ...]:
-    """The cells of a table, where they are few and short enough to be told; () for any other answer."""
-    fields = fields_of(text)
-    cells = list(dict.fromkeys(str(field.value) for field in fields))
-    told = all(len(cell) <= MAX_MUST_SAY and cell[-1:].isalnum() and cell[:1].isalnum() for cell in cells)
-    table = all(field.path.startswith("[].") for field in fields)
-    return tuple(cells) if table and told and len(cells) <= MOST_TOLD else ()

@@ -26,6 +26,7 @@ from synthesizers.grounding.provenance import (
     sources_of,
 )
 from synthesizers.grounding.reading import Row, Scalar, decoded, rows_of
+from synthesizers.phrasing.saying import answer_cells
 from synthesizers.phrasing.wording import mentions
 
 __all__ = [
@@ -74,12 +75,14 @@ async def ground(
     said: str = "",
     choice: Choice = Choice.EVIDENCE,
     may_finish: bool = True,
+    may_ask: bool = False,
     max_tries: int = MAX_TRIES,
 ) -> GroundedCall | None:
     """Make a call of `tool` that works, kept as the last of `trial.executed`; None where no try does.
 
     `prefer` names the port a parameter should come from; the sources say whether it did. `said` is what the
-    user has said in the dialogue so far. `may_finish=False` refuses a call that ends the episode. Raises
+    user has said in the dialogue so far. `may_finish=False` refuses a call that ends the episode. A call
+    whose arguments the assistant writes needs `may_ask`, a question, and an answer that can be told. Raises
     EnvironmentFailure where the world breaks.
     """
     if trial.finished:
@@ -90,15 +93,54 @@ async def ground(
     for proposal in _proposed(trial, tool, pool, rng=rng, prefer=prefer or {}, choice=choice):
         if tried == max_tries:
             break
-        if digest_of(tool.name, proposal.arguments) in made:
+        digest = digest_of(tool.name, proposal.arguments)
+        question = pool.questions.get(digest)
+        unasked = tool.name in pool.written and not (question and may_ask)
+        if digest in made or (unasked and not _repeats_written(proposal, trial, pool)):
             continue
         tried += 1
         executed = await trial.attempt(tool.name, proposal.arguments)
         if worked(executed, shows_state=_shows_state(trial)) and (may_finish or not trial.finished):
             sources = sources_of(executed, tool, trial.executed[:before], prefer=prefer or {}, said=said)
-            return GroundedCall(executed, sources)
+            if question is None:
+                return GroundedCall(executed, _passed_on(sources, trial, pool))
+            if answer_cells(executed.result.text):
+                return _answering(executed, sources, question.text)
         trial.undo()
     return None
+
+
+def _written_before(trial: Trial, pool: ValuePool) -> set[str]:
+    """What the assistant has written to answer questions so far."""
+    asked = [done for done in trial.executed if digest_of(done.call.name, done.arguments()) in pool.questions]
+    return {value for done in asked for value in done.arguments().values() if isinstance(value, str)}
+
+
+def _repeats_written(proposal: Proposal, trial: Trial, pool: ValuePool) -> bool:
+    texts = [value for value in proposal.arguments.values() if isinstance(value, str)]
+    return bool(texts) and set(texts) <= _written_before(trial, pool)
+
+
+def _passed_on(
+    sources: tuple[ArgumentSource, ...], trial: Trial, pool: ValuePool
+) -> tuple[ArgumentSource, ...]:
+    """The sources; what the assistant has written for an earlier call is the assistant's here, too."""
+    written = _written_before(trial, pool)
+    return tuple(
+        source._replace(provenance=Provenance.WRITTEN)
+        if isinstance(source.value, str) and source.value in written
+        else source
+        for source in sources
+    )
+
+
+def _answering(executed: Executed, sources: Sequence[ArgumentSource], question: str) -> GroundedCall:
+    """The call with its arguments as written by the assistant."""
+    written = tuple(
+        source if source.provenance is Provenance.DEFAULT else source._replace(provenance=Provenance.WRITTEN)
+        for source in sources
+    )
+    return GroundedCall(executed, written, question)
 
 
 def worked(executed: Executed, *, shows_state: bool) -> bool:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from data import canonical
-from data.messages import ToolStatus
+from data.messages import Role, ToolCall, ToolStatus, Turn
 from data.tasks import Task
 from pipeline.environments.base import Environment
 from pipeline.environments.play import play_turns
@@ -28,6 +28,8 @@ from synthesizers.grounding.reading import rows_in, shape
 NUM_CORPUS = 48
 """Tasks whose gold is played for the corpus (ours): a few seconds for the slowest world that ships."""
 _SPREAD = 4
+_WRITTEN = 20
+"""Characters of an argument that the user did not say and gold must have written itself. Ours."""
 MAX_SHAPES = 12
 """Shapes remembered per parameter; one written in more ways than that has no shape of its own."""
 
@@ -48,6 +50,20 @@ class Example(NamedTuple):
     tool: str
     arguments: dict[str, Any]
     leaves: frozenset[str] = frozenset()
+    question: Question | None = None
+    written: bool = False
+    """Whether gold wrote an argument itself."""
+
+
+class Question(NamedTuple):
+    """What a user asked where gold answered with a call whose argument it wrote itself, e.g. a query.
+
+    Nobody would dictate such an argument, so a request for the call is this text. `before` are the tools,
+    without arguments, that gold called first.
+    """
+
+    text: str
+    before: tuple[str, ...] = ()
 
 
 class Record(NamedTuple):
@@ -71,6 +87,10 @@ class ValuePool:
 
     records: tuple[Record, ...]
     shapes: dict[tuple[str, str], frozenset[str]] = field(default_factory=dict)
+    questions: dict[str, Question] = field(default_factory=dict)
+    """By `digest_of` a call."""
+    written: frozenset[str] = frozenset()
+    """Tools that gold calls with arguments of its own, of which some have a question; others nobody asks."""
 
     @classmethod
     def of(cls, task: Task, *, gold: Sequence[Example] = (), corpus: Sequence[Example] = ()) -> ValuePool:
@@ -83,7 +103,18 @@ class ValuePool:
         ]
         own = [_example_record(example, Evidence.GOLD, 1.0) for example in gold]
         others = [_example_record(example, Evidence.CORPUS, _affinity(example, known)) for example in corpus]
-        return cls(records=tuple(rows + own + others), shapes=_shapes([*gold, *corpus]))
+        asked = {
+            digest_of(example.tool, example.arguments): example.question
+            for example in (*corpus, *gold)
+            if example.question is not None
+        }
+        written = frozenset(example.tool for example in (*gold, *corpus) if example.written) if asked else ()
+        return cls(
+            records=tuple(rows + own + others),
+            shapes=_shapes([*gold, *corpus]),
+            questions=asked,
+            written=frozenset(written),
+        )
 
 
 async def make_pool(environment: Environment, task: Task, *, num_corpus: int = NUM_CORPUS) -> ValuePool:
@@ -140,7 +171,49 @@ async def gold_examples(environment: Environment, task: Task) -> list[Example]:
     worked = {turn.result.call_id for turn in turns if turn.result and turn.result.status is ToolStatus.OK}
     leaves = leaves_of(task.state_value())
     calls = [call for turn in turns for call in turn.tool_calls if call.call_id in worked]
-    return [Example(call.name, call.parsed_arguments(), leaves) for call in calls]
+    written = _written(turns, calls)
+    asked, question = _question(turns, calls, written) or (None, None)
+    return [
+        Example(
+            call.name,
+            call.parsed_arguments(),
+            leaves,
+            question if call is asked else None,
+            _holds(call, written),
+        )
+        for call in calls
+    ]
+
+
+def _written(turns: Sequence[Turn], calls: Sequence[ToolCall]) -> str:
+    """The first argument of gold's that it must have written itself; "" where there is none."""
+    said = _flat(" ".join(turn.text for turn in turns if turn.role is Role.USER))
+    for call in calls:
+        for value in call.parsed_arguments().values():
+            long = isinstance(value, str) and " " in value and len(value) >= _WRITTEN
+            if long and _flat(value) not in said:
+                return str(value)
+    return ""
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.lower().split())
+
+
+def _question(
+    turns: Sequence[Turn], calls: Sequence[ToolCall], written: str
+) -> tuple[ToolCall, Question] | None:
+    """The first call with what gold wrote, where that is all that the user's one turn asks for: the calls
+    before it take no arguments."""
+    said = [turn.text for turn in turns if turn.role is Role.USER]
+    place = next((place for place, call in enumerate(calls) if _holds(call, written)), None)
+    if place is None or len(said) != 1 or any(call.parsed_arguments() for call in calls[:place]):
+        return None
+    return calls[place], Question(said[0], tuple(call.name for call in calls[:place]))
+
+
+def _holds(call: ToolCall, written: str) -> bool:
+    return bool(written) and written in call.parsed_arguments().values()
 
 
 def leaves_of(value: Any) -> frozenset[str]:

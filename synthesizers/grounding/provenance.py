@@ -7,7 +7,8 @@ Provenance (the idea of SAP) is decided from what was answered before:
   small number of things ("5 nights") is none;
 - user: everything else that is given, and what the user has said already even where a result holds it, too:
   the user wins only where the user's text says it;
-- default: left out, or equal to the schema's default.
+- default: left out, or equal to the schema's default;
+- written: the assistant writes it to answer the question of a GroundedCall (`calls` says so).
 
 Not covered: making the call (`calls`).
 """
@@ -39,6 +40,8 @@ class Provenance(StrEnum):
     """An earlier result holds it."""
     DEFAULT = "default"
     """Left out, or the schema's default."""
+    WRITTEN = "written"
+    """The assistant writes it to answer a question, e.g. a query."""
 
 
 class OutputPort(NamedTuple):
@@ -65,6 +68,8 @@ class GroundedCall(NamedTuple):
 
     executed: Executed
     sources: tuple[ArgumentSource, ...]
+    question: str = ""
+    """The user's words for the call, where its arguments are written to answer them."""
 
     def of(self, provenance: Provenance) -> tuple[ArgumentSource, ...]:
         """The arguments of one provenance."""

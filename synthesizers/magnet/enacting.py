@@ -23,11 +23,11 @@ from synthesizers.execution import Executed, Trial
 from synthesizers.graph.dependency import SignatureGraph
 from synthesizers.graph.fields import fields_of
 from synthesizers.grounding.calls import GroundedCall, OutputPort, Provenance, ground
-from synthesizers.grounding.evidence import ValuePool
+from synthesizers.grounding.evidence import ValuePool, digest_of
 from synthesizers.magnet.paths import CallOrigin, Path, PathCall, PathTurn
 from synthesizers.magnet.translation import Translator, Unwritten, Written, played
 from synthesizers.phrasing.requests import TurnCalls, phrase_closing
-from synthesizers.phrasing.saying import values_to_say
+from synthesizers.phrasing.saying import answer_cells, values_to_say
 from synthesizers.phrasing.twins import twins_of
 
 _FAILURE = re.compile(
@@ -40,6 +40,8 @@ _SHORT = 160
 """Longer texts are somebody's words, not the tool's. Ours."""
 _INSERTED = frozenset({CallOrigin.NESTED, CallOrigin.LONG})
 """Insert puts these in because they can use an answer; one that does not in execution goes."""
+PREREQUISITE = -1
+"""Key of a call that no path planned: what a question needs to be answered."""
 _STEPS = frozenset({CallOrigin.NESTED, CallOrigin.MAGNIFIED})
 
 
@@ -95,7 +97,7 @@ class Stage:
         if not calls or any(has_failed(call.executed) for call in calls):
             self._take_back("failed_result" if calls else "", start)
             return False
-        hidden = _hidden(path_calls, calls, start)
+        hidden = _hidden(path_calls, calls, start) | _prerequisites(path_calls)
         if len(hidden) == len(calls):
             hidden = frozenset()
         history = tuple(self.trial.executed)
@@ -105,7 +107,8 @@ class Stage:
         except Unwritten as reason:
             self._take_back(reason.reason, start)
             return False
-        reply = phrase_closing(turn, rng=self.rng)
+        cells = [cell for call in calls if call.question for cell in answer_cells(call.executed.result.text)]
+        reply = phrase_closing(turn, rng=self.rng, must_say=cells)
         path = PathTurn(tuple(path_calls))
         self.turns.append(Enacted(path, turn, written, reply, before, self.trial.state))
         return True
@@ -154,6 +157,7 @@ class Stage:
                 prefer=self._ports(call),
                 said="\n".join([self.said, *_told(calls)]),
                 may_finish=False,
+                may_ask=True,
             )
             if made is None:
                 self.dropped["no_call_works"] += 1
@@ -164,12 +168,29 @@ class Stage:
                 self.dropped["not_fed"] += 1
                 self.trial.undo()
                 continue
+            if made.question:
+                made = await self._prepared(call, made, calls, path_calls)
             self.links += Counter(planned=bool(call.fed_by), used=fed)
             self._made[call.key] = len(self.trial.executed) - 1
             calls.append(made)
             there = tuple(key for key in call.fed_by if key in self._made)
             path_calls.append(replace(call, fed_by=there))
         return calls, path_calls
+
+    async def _prepared(
+        self, call: PathCall, made: GroundedCall, calls: list[GroundedCall], path_calls: list[PathCall]
+    ) -> GroundedCall:
+        """The call, made again behind what gold looks at first to answer such a question."""
+        known = {done.call.name for done in self.trial.executed}
+        asked = self.pool.questions[digest_of(call.name, made.executed.arguments())]
+        lacking = [name for name in asked.before if name not in known]
+        if not lacking:
+            return made
+        self.trial.undo()
+        for name in lacking:
+            calls.append(GroundedCall(await self.trial.attempt(name, {}), ()))
+            path_calls.append(PathCall(name, PREREQUISITE))
+        return made._replace(executed=await self.trial.attempt(call.name, made.executed.arguments()))
 
     def _is_fed(self, call: PathCall, made: GroundedCall) -> bool:
         """Whether the call uses an answer that the path says it uses."""
@@ -210,13 +231,15 @@ def planned_turn(enacted: Enacted, *, text: Written | None = None) -> PlannedTur
     """The turn as a blueprint holds it; `text` is said instead of its own request."""
     written = text or enacted.written
     hidden = enacted.turn.unmentioned
-    asked = [call.executed for place, call in enumerate(enacted.turn.calls) if place not in hidden]
+    told = [call for place, call in enumerate(enacted.turn.calls) if place not in hidden]
+    asked = [call.executed for call in told if not call.question]
+    cells = [cell for call in told if call.question for cell in answer_cells(call.executed.result.text)]
     return PlannedTurn(
         text=written.text,
         text_by=written.by,
         calls=tuple(_planned_calls(enacted)),
         reply=enacted.reply,
-        must_say=values_to_say(asked, enacted.reply),
+        must_say=tuple(dict.fromkeys([*values_to_say(asked, enacted.reply), *cells])),
         state=enacted.after,
     )
 
@@ -230,7 +253,7 @@ def _planned_calls(enacted: Enacted) -> Iterator[PlannedCall]:
             result=result_digest(made.result),
             status=made.result.status,
             changes=made.changes,
-            mentioned=place not in enacted.turn.unmentioned,
+            mentioned=place not in enacted.turn.unmentioned and not call.question,
             sources=tuple(
                 Source(argument=source.name, provenance=source.provenance, of=_shown(source.of, enacted))
                 for source in call.sources
@@ -252,6 +275,10 @@ def _told(calls: Sequence[GroundedCall]) -> Iterator[str]:
     """What the turn's request will say for the calls so far."""
     for call in calls:
         yield from (str(source.value) for source in call.of(Provenance.USER))
+
+
+def _prerequisites(path_calls: Sequence[PathCall]) -> frozenset[int]:
+    return frozenset(place for place, call in enumerate(path_calls) if call.key == PREREQUISITE)
 
 
 def _hidden(path_calls: Sequence[PathCall], calls: Sequence[GroundedCall], start: int) -> frozenset[int]:

@@ -62,10 +62,12 @@ class Translator:
     ) -> Written:
         """The user's words for a turn after `dialogue`. Raises Unwritten; StructuredReplyError of chats."""
         earlier = [said.text for said in dialogue if said.role == "user"]
-        if self.back is None:
-            written = Written(_phrased(turn, earlier, rng=rng, left_out=left_out))
+        if self.back is None or any(call.question for call in turn.calls):
+            by = "task" if all(call.question for call in _mentioned(turn)) else "template"
+            written = Written(_phrased(turn, earlier, rng=rng, left_out=left_out), by)
             problem = ""
-            if self.forward is not None and not left_out:
+            read = self.forward is not None and not any(call.question for call in turn.calls)
+            if read and not left_out:
                 problem = await self._misread(written.text, turn, dialogue)
             if problem:
                 raise Unwritten("forward_differs", problem)
@@ -100,6 +102,10 @@ class Translator:
                 return f"a reader took it to mean: {shown or 'no call'}"
             done += [said for call in stage for said in played(call)]
         return ""
+
+
+def _mentioned(turn: TurnCalls) -> list[GroundedCall]:
+    return [call for place, call in enumerate(turn.calls) if place not in turn.unmentioned]
 
 
 def problem_of(text: str, turn: TurnCalls, earlier: Sequence[str], *, left_out: str = "") -> str:

@@ -104,8 +104,18 @@ def phrase_supply(source: ArgumentSource, turn: TurnCalls, *, rng: random.Random
 
 
 def _request(turn: TurnCalls, *, rng: random.Random, left_out: str) -> str:
-    clauses = [clause.filled() for clause in _clauses(turn, rng=rng, left_out=left_out)]
-    spread = [clause for clause in clauses if clause.strip()] or ["go on"]
+    clauses = [(place, clause.filled()) for place, clause in _clauses(turn, rng=rng, left_out=left_out)]
+    asked = [place for place, call in enumerate(turn.calls) if call.question]
+    first = [clause for place, clause in clauses if clause.strip() and (not asked or place < asked[-1])]
+    after = [clause for place, clause in clauses if clause.strip() and asked and place > asked[-1]]
+    if not asked and not first:
+        first = ["go on"]
+    said = [_spread(first, turn, rng=rng)] if first else []
+    return " ".join([*said, *(turn.calls[place].question for place in asked), *(f"Then {c}." for c in after)])
+
+
+def _spread(spread: Sequence[str], turn: TurnCalls, *, rng: random.Random) -> str:
+    """The clauses as one request."""
     long = any(": " in clause for clause in spread[:-1])
     frames = LATER_FRAMES + FRAMES if turn.seen else FRAMES
     # changes are not joined by a mere "and": in another order they may end in another state
@@ -130,24 +140,24 @@ def _framed(frame: str, clause: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _clauses(turn: TurnCalls, *, rng: random.Random, left_out: str) -> Iterator[Clause]:
+def _clauses(turn: TurnCalls, *, rng: random.Random, left_out: str) -> Iterator[tuple[int, Clause]]:
     """One clause per mentioned call; what unmentioned ones need is said with the first clause that uses
     them."""
     names = [tool.name for tool in turn.tools]
     told: set[int] = set()
     for place, call in enumerate(turn.calls):
-        if place in turn.unmentioned:
+        if place in turn.unmentioned or call.question:
             continue
         slots = [
             _slot(source, turn, rng=rng, told=told, left_out=left_out)
             for source in call.sources
-            if source.provenance is not Provenance.DEFAULT and source.name != left_out
+            if source.provenance in (Provenance.USER, Provenance.OUTPUT) and source.name != left_out
         ]
-        yield clause_of(turn.tool(call), slots, names=names, rng=rng)
+        yield place, clause_of(turn.tool(call), slots, names=names, rng=rng)
     rest = [place for place in turn.unmentioned if place not in told]
     tails = [_tail(place, turn, rng=rng, told=told, left_out=left_out) for place in rest]
     if any(tails):
-        yield Clause(f"mind that it is{' and'.join(tail for tail in tails if tail)}")
+        yield 0, Clause(f"mind that it is{' and'.join(tail for tail in tails if tail)}")
 
 
 def _slot(

@@ -11,9 +11,12 @@ from collections.abc import Iterator, Sequence
 
 from pipeline.environments.blueprint import MAX_MUST_SAY, says
 from synthesizers.execution import Executed
+from synthesizers.graph.fields import fields_of
 from synthesizers.grounding.reading import rows_of
 from synthesizers.phrasing.wording import mentions
 
+MOST_TOLD = 8
+"""Cells of a table that a reply repeats. Ours."""
 _FEW = 2
 """Telling values of an answer that are all repeated; of more, the first one. Ours."""
 _TELLING = re.compile(r"[A-Z0-9$#@]")
@@ -23,6 +26,15 @@ def values_to_say(asked: Sequence[Executed], reply: str) -> tuple[str, ...]:
     """The values that `reply`, gold's own, must hold; `asked` are the calls that the user asked for."""
     found = [value for executed in asked for value in _values(executed) if says(reply, value)]
     return tuple(dict.fromkeys(found))
+
+
+def answer_cells(text: str) -> tuple[str, ...]:
+    """The cells of a table, where they are few and short enough to be told; () for any other answer."""
+    fields = fields_of(text)
+    cells = list(dict.fromkeys(str(field.value) for field in fields))
+    told = all(len(cell) <= MAX_MUST_SAY and cell[-1:].isalnum() and cell[:1].isalnum() for cell in cells)
+    table = all(field.path.startswith("[].") for field in fields)
+    return tuple(cells) if table and told and len(cells) <= MOST_TOLD else ()
 
 
 def _values(executed: Executed) -> Iterator[str]:

@@ -29,6 +29,7 @@ from synthesizers.grounding.calls import (
 from synthesizers.grounding.evidence import Example, ValuePool, gold_corpus, make_pool
 from synthesizers.grounding.proposals import proposals
 from synthesizers.grounding.reading import rows_of, shape
+from synthesizers.phrasing.saying import answer_cells
 
 
 def spec(name: str, properties: dict[str, Any], *, required: tuple[str, ...] = ()) -> ToolSpec:
@@ -270,13 +271,37 @@ def test_a_call_that_ends_the_episode_can_be_refused() -> None:
         async with await Trial.open(environment, task) as trial:
             submit = next(tool for tool in trial.tools if tool.name == "submit")
             rng = random.Random(0)
+            assert await ground(trial, submit, pool, rng=rng) is None, "nobody dictates a query"
+            query = next(tool for tool in trial.tools if tool.name == "query")
+            asked = await ground(trial, query, pool, rng=rng, may_ask=True)
+            assert asked is not None and not trial.finished
             assert await ground(trial, submit, pool, rng=rng, may_finish=False) is None
-            assert not trial.finished and trial.executed == []
+            assert not trial.finished and trial.executed == [asked.executed]
             assert await ground(trial, submit, pool, rng=rng) is not None
-            assert trial.finished
+            assert trial.finished and trial.executed[1].arguments() == asked.executed.arguments()
             assert await ground(trial, submit, pool, rng=rng) is None
 
     asyncio.run(run())
+
+
+def test_what_the_assistant_writes_is_asked_for_by_a_question_and_its_answer_can_be_told() -> None:
+    environment = load_environment("sql_desk")
+    bases = list(islice(environment.tasks("train"), 6))
+
+    async def asked(task: Task) -> GroundedCall | None:
+        pool = await make_pool(environment, task, num_corpus=8)
+        async with await Trial.open(environment, task) as trial:
+            query = next(tool for tool in trial.tools if tool.name == "query")
+            rng = random.Random(1)
+            assert await ground(trial, query, pool, rng=rng) is None
+            return await ground(trial, query, pool, rng=rng, may_ask=True)
+
+    calls = [call for task in bases if (call := asyncio.run(asked(task))) is not None]
+    assert len(calls) >= 4
+    for call in calls:
+        assert "select" not in call.question.lower() and len(call.question) > 20
+        assert [source.provenance for source in call.sources] == [Provenance.WRITTEN]
+        assert answer_cells(call.executed.result.text)
 
 
 def test_the_corpus_is_played_once_and_never_holds_the_task_itself() -> None:

@@ -276,3 +276,21 @@ def test_what_tells_of_a_failure(text: str, failed: bool) -> None:
 def test_impossible_options_are_refused(renderer: ChatMLRenderer, wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         Magnet(environment=load_environment("travel_desk"), engine=ENGINE, renderer=renderer, **wrong)
+
+
+def test_no_user_dictates_a_query_and_an_answer_must_have_been_looked_up(renderer: ChatMLRenderer) -> None:
+    made = synthesized(renderer, "sql_desk", 8)
+    turns = [turn for task in made.tasks for turn in read_blueprint(task).turns]
+    assert turns and not any("select " in turn.text.lower() for turn in turns)
+    asking = [turn for turn in turns if any(call.name == "query" for call in turn.calls)]
+    assert len(asking) >= 5
+    for turn in asking:
+        assert turn.must_say or turn.expects is not Expects.ACT
+        assert not any(call.mentioned for call in turn.calls if call.name == "query")
+    for task in made.tasks:
+        blueprint = read_blueprint(task)
+        first = blueprint.turns[0]
+        if first.must_say and all(not call.mentioned for call in first.calls):
+            told = ListedAgent([assistant(", ".join(first.must_say))])
+            guess = asyncio.run(play(made.environment, task, told))
+            assert guess.reward is not None and not guess.success
