@@ -21,6 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import combinations, islice, pairwise
 from typing import Any, cast
 
@@ -46,6 +47,8 @@ METHODS = ("director_actor", "magnet", "astra_chains")
 ALONE = {"magnet": {"paths": 1}}
 """Options of both arms: Magnet's later paths would make up for those that do not work."""
 OBSERVED = 64
+MEASURES = ("yield", "calls", "fed calls", "edges walked")
+"""Per base task; a fed call uses what an earlier call answered."""
 
 
 @dataclass(slots=True)
@@ -57,6 +60,8 @@ class Arm:
     kept: list[Trajectory] = field(default_factory=list)
     base_of: dict[str, str] = field(default_factory=dict)
     """Planned task -> base task."""
+    fed: Counter[str] = field(default_factory=Counter)
+    """Planned task -> planned calls that use what an earlier call answered."""
     sources: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     replayed: int = 0
@@ -113,7 +118,9 @@ async def made_by(
         arm.replayed += await replays(environment, task, trajectory)
         if task.parents:
             turns = read_blueprint(task).turns
-            arm.sources.update(s.provenance for turn in turns for call in turn.calls for s in call.sources)
+            calls = [call for turn in turns for call in turn.calls]
+            arm.sources.update(source.provenance for call in calls for source in call.sources)
+            arm.fed[task.task_id] = sum(any(s.provenance == "output" for s in call.sources) for call in calls)
     return arm
 
 
@@ -160,21 +167,23 @@ def at_equal_tokens(arm: Arm, budget: int) -> int:
 def compared(plain: Arm, other: Arm, bases: Sequence[Task], graph: SignatureGraph) -> dict[str, Any]:
     """The method minus its ablation, paired by base task, with 95 % intervals."""
 
-    def edges(trajectory: Trajectory) -> float:
-        return float(
-            sum(graph.edge(*pair) is not None for pair in pairwise(names_of(trajectory)) if known(pair))
-        )
+    def value(arm: Arm, trajectory: Trajectory, label: str) -> float:
+        names = names_of(trajectory)
+        known = [pair for pair in pairwise(names) if set(pair) <= set(graph.signatures)]
+        counts = {
+            "yield": 1,
+            "calls": len(names),
+            "fed calls": arm.fed[trajectory.task_id],
+            "edges walked": sum(graph.edge(*pair) is not None for pair in known),
+        }
+        return float(counts[label])
 
-    def known(pair: tuple[str, str]) -> bool:
-        return pair[0] in graph.signatures and pair[1] in graph.signatures
-
-    measures = {"yield": lambda _: 1.0, "calls": lambda t: float(len(names_of(t))), "edges walked": edges}
     budget = min(sum(map(tokens_of, arm.kept)) for arm in (plain, other))
     found: dict[str, Any] = {"method": plain.name}
-    for label, measure in measures.items():
-        scores = [arm.by_base(bases, measure) for arm in (other, plain)]
+    for label in MEASURES:
+        scores = [arm.by_base(bases, partial(value, arm, label=label)) for arm in (other, plain)]
         result = paired_bootstrap(*scores, clusters=None, num_samples=2_000)
-        found[label] = [round(value, 3) for value in (result.difference, result.low, result.high)]
+        found[label] = [round(number, 3) for number in (result.difference, result.low, result.high)]
     found["sequences at equal tokens"] = [at_equal_tokens(plain, budget), at_equal_tokens(other, budget)]
     return found
 
@@ -229,14 +238,10 @@ def show(found: dict[str, Any]) -> None:
             f"{row['user turns']:.1f} | {row['sequences']} | {row['edges']:.0%} | {outputs} | "
             f"{row['tokens']:,} |"
         )
-    print(
-        "\n| method minus random | yield | calls a base | edges walked a base | sequences at equal tokens |"
-    )
-    print("| --- | --- | --- | --- | --- |")
+    print("\n| method minus random | " + " | ".join(MEASURES) + " | sequences at equal tokens |")
+    print("| --- |" + " --- |" * (len(MEASURES) + 1))
     for row in found["differences"]:
-        cells = [
-            "{:+.2f} [{:+.2f}, {:+.2f}]".format(*row[label]) for label in ("yield", "calls", "edges walked")
-        ]
+        cells = ["{:+.2f} [{:+.2f}, {:+.2f}]".format(*row[label]) for label in MEASURES]
         cells.append(" against ".join(map(str, row["sequences at equal tokens"])))
         print(f"| {row['method']} | {' | '.join(cells)} |")
     print("\nJaccard: " + ", ".join(f"{a} / {b} {share:.2f}" for a, b, share in found["overlap"]))

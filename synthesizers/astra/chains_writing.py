@@ -74,8 +74,8 @@ async def round_trip(request: str, chain: Chain, turn: TurnCalls, readers: Seque
         questions = [call for call in turn.calls if call.question]
         for call in questions:
             request = request.replace(call.question, " ")
-        asked = {call.executed.call.name for call in questions}
-        chain = tuple(name for name in chain if name not in asked)
+        answering = {call.executed.call.name for call in questions}
+        chain = tuple(name for name in chain if name not in answering)
         reading = ProgramReader(turn.tools).read(request)
         if reading.unclear:
             return f"unclear {reading.unclear}"
