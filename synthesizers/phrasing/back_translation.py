@@ -22,6 +22,7 @@ from synthesizers.grounding.reading import words
 from synthesizers.phrasing.clauses import noun_of
 from synthesizers.phrasing.referring import Scene, refer
 from synthesizers.phrasing.requests import TurnCalls, request_problem
+from synthesizers.phrasing.wording import secret_names
 from synthesizers.roles import ChatRole, Exchange, shown_dialogue
 
 MAX_ASKS = 2
@@ -112,7 +113,7 @@ def translation_request(
         calls=asked,
         also_say=tuple(value for call in nested for value in _to_say(call.of(Provenance.USER), left_out)),
         keep_back=" ".join(words(left_out)),
-        do_not_write=tuple(tool.name for tool in turn.tools),
+        do_not_write=tuple(secret_names(turn.tools)),
     )
 
 

@@ -18,7 +18,14 @@ from synthesizers.grounding.reading import parts_of
 from synthesizers.phrasing.clauses import Clause, Slot, adjuncts_of, clause_of, noun_of, shown_value, unnamed
 from synthesizers.phrasing.closings import TurnCalls, phrase_closing
 from synthesizers.phrasing.referring import Scene, refer
-from synthesizers.phrasing.wording import answerable, leaked_tool_name, leaks_tool_name, mentions, unsaid
+from synthesizers.phrasing.wording import (
+    answerable,
+    leaked_tool_name,
+    leaks_tool_name,
+    mentions,
+    secret_names,
+    unsaid,
+)
 
 __all__ = [
     "PhrasingError",
@@ -79,7 +86,7 @@ def request_problem(text: str, turn: TurnCalls, *, said: str = "", left_out: str
         return "it is empty"
     sources = turn.sources(left_out=left_out)
     values = [source.value for source in sources if source.provenance is Provenance.USER]
-    name = leaked_tool_name(text, [tool.name for tool in turn.tools], said=values)
+    name = leaked_tool_name(text, secret_names(turn.tools), said=values)
     if name:
         return f"it names the tool {name!r}; say what is wanted in other words"
     missing = unsaid(f"{said}\n{text}", sources)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.checks.answers import numbers_in
 
 if TYPE_CHECKING:
+    from data.messages import ToolSpec
     from synthesizers.grounding.provenance import ArgumentSource
 
 _NUMBERS = (
@@ -54,6 +55,16 @@ def leaked_tool_name(text: str, tools: Iterable[str], *, said: Sequence[Any] = (
         if name and re.search(rf"(?<![^\W_]){pattern}(?![^\W_])", rest, re.IGNORECASE):
             return name
     return ""
+
+
+def secret_names(tools: Iterable[ToolSpec]) -> list[str]:
+    """Names that a user who has never heard of tools would not say.
+
+    A plain word of the tool's own description is none: people book flights whatever the tool is called.
+    """
+    return [
+        tool.name for tool in tools if not (tool.name.isalpha() and _has_words(tool.description, tool.name))
+    ]
 
 
 def leaks_tool_name(text: str, tools: Iterable[str], *, said: Sequence[Any] = ()) -> bool:

@@ -29,7 +29,7 @@ from synthesizers.phrasing.requests import (
 from synthesizers.phrasing.saying import values_to_say
 from synthesizers.phrasing.twins import are_twins, twins_of
 from synthesizers.phrasing.vocabulary import VERBS
-from synthesizers.phrasing.wording import answerable, leaks_tool_name, mentions
+from synthesizers.phrasing.wording import answerable, leaks_tool_name, mentions, secret_names
 
 
 def spec(name: str, description: str, **properties: Any) -> ToolSpec:
@@ -339,13 +339,10 @@ GOLDEN = """Dialogue so far:
 user: What flies from Oslo to Rome on May 4?
 assistant: Three flights.
 
-The calls to be asked for, in order:
-1. Book a flight.
-   point at: flight, which is "F12", for example as "the cheapest flight"
-2. Book a hotel.
-   say: hotel = "H9"
-   say: nights = 2
-Do not write: flights, book, room, bookings, change, cancel, profile"""
+Wanted, in order:
+1. Book a flight. Point at the flight, which is "F12", for example as "the cheapest flight".
+2. Book a hotel. Values to say: "H9" (the hotel), 2 (the nights).
+Do not write: room, change, profile"""
 
 
 def ask(*replies: str) -> tuple[Any, ScriptedChat]:
@@ -372,10 +369,20 @@ def test_a_good_reply_is_taken_as_it_is() -> None:
 
 
 def test_a_reply_that_names_a_tool_is_asked_for_again_with_the_problem() -> None:
-    told, chat = ask(reply("Book the cheapest one and hotel H9 for 2 nights."), reply(GOOD))
+    told, chat = ask(reply("Take the cheapest one and a room in hotel H9 for 2 nights."), reply(GOOD))
     assert told.request == GOOD
     again = chat.asked[1][1].text
-    assert "names the tool 'book'" in again and "Book the cheapest one" in again
+    assert "names the tool 'room'" in again and "a room in hotel H9" in again
+
+
+def test_a_plain_word_of_a_tools_own_description_is_no_secret() -> None:
+    said = "Book the cheapest one and hotel H9 for 2 nights."
+    assert ask(reply(said))[0].request == said
+    tools = [
+        ToolSpec(name=name, description=text, parameters="{}")
+        for name, text in (("book", "Book a flight."), ("room", "Book a hotel."), ("set_seat", "Set seat."))
+    ]
+    assert secret_names(tools) == ["room", "set_seat"]
 
 
 def test_a_second_bad_reply_gives_no_request_but_a_reason() -> None:
