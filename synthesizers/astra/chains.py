@@ -54,7 +54,7 @@ class AstraChains(Planner):
 
     `candidates`: weighted walks (paper) or any of all depth-first paths (code). `failures`: share of calls
     whose tool is down first. `distractors`: tools shown besides those of the chain, of the same set.
-    `proposals`: pairs asked of a proposer per tool set; `observed`: tasks whose gold gives chains otherwise.
+    `proposals`: pairs asked of a proposer per tool set; `observed`: tasks whose gold gives chains.
     `random_choice`: any tools of the set in any order.
     `threshold` and `failed_call`: of the score that every trajectory gets, with a verdict (`astra_score`).
     """
@@ -90,13 +90,20 @@ class AstraChains(Planner):
                 f"got {', '.join([f'candidates={self.candidates!r}', *low])}"
             )
 
+        if len(self._readers()) == 1:
+            raise ConfigError(
+                f"a majority needs more readers than one: name chain_reader_1 to chain_reader_{READERS} in "
+                "`chats`, or chain_reader for one chat that reads as often"
+            )
+
     async def prepare(self, tasks: Sequence[Task]) -> None:
-        """Learn tool sets and transitions; a proposer's chains take the place of observed ones."""
+        """Learn tool sets and transitions; a proposer's chains add to the observed ones."""
         self.sets = await learn_sets(self.environment, observed=self.observed)
         proposer = self.roles.of("chain_proposer")
         if proposer is not None:
             for tool_set in self.sets.values():
-                tool_set.transitions = await proposed_chains(proposer, tool_set, number=self.proposals)
+                for chain in await proposed_chains(proposer, tool_set, number=self.proposals):
+                    tool_set.transitions.add(chain)
 
     async def _made(
         self, base: Task, index: int, *, done: Collection[str], failed: Collection[str]

@@ -43,6 +43,7 @@ from synthesizers.director_actor.subgoals import Step, SubGoal, executed_key, is
 from synthesizers.director_actor.users import HAND_IN, JUST_TELL, Users
 from synthesizers.execution import Executed, Trial
 from synthesizers.grounding.calls import GroundedCall, Provenance, sources_of
+from synthesizers.phrasing.referring import goes_unsaid
 from synthesizers.phrasing.requests import TurnCalls, phrase_closing
 from synthesizers.phrasing.saying import values_to_say
 
@@ -190,7 +191,13 @@ class Stage:
             if source.of is not None
         }
         nested = tuple(
-            sorted(place for place in read if place >= 0 and not turn.calls[place].executed.changes)
+            sorted(
+                place
+                for place in read
+                if place >= 0
+                and not turn.calls[place].executed.changes
+                and goes_unsaid(turn.calls[place], turn.tool(turn.calls[place]))
+            )
         )
         return nested if self.users.rng.random() < NESTED_SHARE else ()
 

@@ -26,6 +26,7 @@ from synthesizers.grounding.calls import GroundedCall, OutputPort, Provenance, g
 from synthesizers.grounding.evidence import ValuePool, digest_of
 from synthesizers.magnet.paths import CallOrigin, Path, PathCall, PathTurn
 from synthesizers.magnet.translation import Translator, Unwritten, Written, played
+from synthesizers.phrasing.referring import goes_unsaid
 from synthesizers.phrasing.requests import TurnCalls, phrase_closing
 from synthesizers.phrasing.saying import answer_cells, values_to_say
 from synthesizers.phrasing.twins import twins_of
@@ -97,7 +98,11 @@ class Stage:
         if not calls or any(has_failed(call.executed) for call in calls):
             self._take_back("failed_result" if calls else "", start)
             return False
-        hidden = _hidden(path_calls, calls, start) | _prerequisites(path_calls)
+        specs = {tool.name: tool for tool in self.tools}
+        unsaid = {
+            place for place, call in enumerate(calls) if goes_unsaid(call, specs[call.executed.call.name])
+        }
+        hidden = (_hidden(path_calls, calls, start) & unsaid) | _prerequisites(path_calls)
         if len(hidden) == len(calls):
             hidden = frozenset()
         history = tuple(self.trial.executed)

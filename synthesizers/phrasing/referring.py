@@ -13,8 +13,9 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from data.messages import ToolSpec
 from synthesizers.execution import Executed
-from synthesizers.grounding.provenance import ArgumentSource
+from synthesizers.grounding.provenance import ArgumentSource, GroundedCall, Provenance
 from synthesizers.grounding.reading import Field, Row, rows_of, shape, words
 from synthesizers.phrasing.clauses import shown_value
 from synthesizers.phrasing.wording import mentions
@@ -25,9 +26,18 @@ _IDENTIFIER = re.compile(r"[A-Z]{1,4}[-_]?\d+")
 _NAME = re.compile(r"[A-Z][a-z]{2,}")
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 _IDS = {"id", "key", "uuid", "code", "ref", "reference"}
+_OWN = re.compile(r"\b(?:my|user|current|account)\b", re.IGNORECASE)
 _PRICES = ("price", "cost", "fare")
 _LONGEST = 30
 """Characters of a neighbouring value that a person would repeat."""
+
+
+def goes_unsaid(call: GroundedCall, tool: ToolSpec) -> bool:
+    """Whether a look-up may be left unmentioned: the user says what it needs, or what it shows is his own.
+
+    "My booking" is found among my bookings; "my destination" is no way to ask for the nearest tire shop.
+    """
+    return bool(call.of(Provenance.USER)) or _OWN.search(tool.description) is not None
 
 
 class Scene(NamedTuple):

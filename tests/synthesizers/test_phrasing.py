@@ -18,6 +18,7 @@ from pipeline.chat.scripted import ScriptedChat
 from synthesizers.execution import Executed
 from synthesizers.grounding.calls import ArgumentSource, GroundedCall, OutputPort, Provenance, sources_of
 from synthesizers.phrasing.back_translation import BACK_TRANSLATOR, back_translate, translation_request
+from synthesizers.phrasing.referring import goes_unsaid
 from synthesizers.phrasing.requests import (
     PhrasingError,
     TurnCalls,
@@ -180,6 +181,23 @@ def test_two_changes_are_put_in_order() -> None:
         played(("book", {"flight": "F1"}, "booked B7"), ("room", {"hotel": "H2", "nights": 2}, "booked B8"))
     )
     assert all(re.search(r"\bthen\b|after that", request, re.IGNORECASE) for request in requests(made))
+
+
+@pytest.mark.parametrize(
+    ("name", "description", "arguments", "unsaid"),
+    [
+        ("bookings", "List my bookings.", {}, True),
+        ("nearest", "Finds the nearest tire shop.", {}, False),
+        ("nearest", "Finds the nearest tire shop.", {"city": "Oslo"}, True),
+    ],
+)
+def test_a_look_up_goes_unsaid_where_the_user_gives_what_it_needs_or_it_is_his_own(
+    name: str, description: str, arguments: dict[str, Any], unsaid: bool
+) -> None:
+    executed = played(("profile", {}, "x"))[0].executed
+    sources = tuple(ArgumentSource(key, value, Provenance.USER) for key, value in arguments.items())
+    tool = spec(name, description, **dict.fromkeys(arguments, STRING))
+    assert goes_unsaid(GroundedCall(executed, sources), tool) is unsaid
 
 
 def test_twins_are_tools_that_one_request_fits() -> None:

@@ -15,6 +15,7 @@ from data.messages import ToolStatus
 from data.tasks import Task
 from data.trajectories import Trajectory
 from data.verdicts import Verdict
+from pipeline.chat.scripted import ScriptedChat
 from pipeline.environments.agents import ListedAgent
 from pipeline.environments.base import Environment
 from pipeline.environments.blueprint import OUTAGE_METRIC, is_blueprint, read_blueprint
@@ -317,6 +318,7 @@ def test_impossible_options_are_named(desk: Environment, renderer: ChatMLRendere
         ({"failures": 1.5}, "shares between 0 and 1"),
         ({"candidates": "all"}, "walks or paths"),
         ({"distractors": -1}, "at least 0"),
+        ({"chats": {"chain_reader_1": ScriptedChat([])}}, "more readers than one"),
     ):
         with pytest.raises(ConfigError, match=message):
             AstraChains(environment=desk, engine=None, renderer=renderer, **options)  # type: ignore[arg-type]
