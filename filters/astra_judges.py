@@ -58,7 +58,7 @@ class RoundToJudge(Exchange):
 class RoundGrades(Exchange):
     """Reasoning first, then whether what came before was understood and the right thing is done next."""
 
-    reasoning: str = Field(min_length=1, max_length=2000)
+    reasoning: str = Field(min_length=1, max_length=300)
     understanding: Grade
     planning: Grade
 
@@ -74,7 +74,7 @@ class AnswerToJudge(Exchange):
 class AnswerGrades(Exchange):
     """Whether the answer is right by what tools said and sums it up; whether strange addresses are known."""
 
-    reasoning: str = Field(min_length=1, max_length=2000)
+    reasoning: str = Field(min_length=1, max_length=300)
     correctness: Grade
     summary: Grade
     urls_fit: bool

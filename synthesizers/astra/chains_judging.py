@@ -8,8 +8,9 @@ no vote votes no. A scorer that gives no rating fails the task. Not covered: rea
 from __future__ import annotations
 
 from pipeline.chat.base import Chat
+from pipeline.chat.roles import one_of
 from pipeline.errors import StructuredReplyError
-from synthesizers.astra.chains_graph import MAX_LENGTH, MIN_LENGTH, Chain, Transitions, transitions_of
+from synthesizers.astra.chains_graph import MAX_LENGTH, MIN_LENGTH, Chain
 from synthesizers.astra.chains_plan import Dialogue, Unplanned
 from synthesizers.astra.chains_roles import (
     PROPOSER,
@@ -25,11 +26,12 @@ from synthesizers.astra.chains_sets import ToolSet
 
 VOTERS = 3
 """Votes per chain, of which most must say yes. Ours; the paper samples votes."""
-_PER_ROUND = 8
+_PER_ROUND = 4
+"""Pairs asked for at once: more of them fill a short reply before it is closed. Ours."""
 
 
-async def proposed_chains(proposer: Chat, tool_set: ToolSet, *, number: int) -> Transitions:
-    """The transitions of about `number` proposed pairs of task and chain."""
+async def proposed_chains(proposer: Chat, tool_set: ToolSet, *, number: int) -> list[Chain]:
+    """The chains of about `number` proposed pairs of task and chain."""
     chains: list[Chain] = []
     for place in range(0, number, _PER_ROUND):
         ask = ChainAsk(
@@ -41,11 +43,11 @@ async def proposed_chains(proposer: Chat, tool_set: ToolSet, *, number: int) -> 
             round=place // _PER_ROUND + 1,
         )
         try:
-            reply = await PROPOSER.ask(proposer, ask)
+            reply = await PROPOSER.ask(proposer, ask, narrow={"chain": one_of(tool_set.tools)})
         except StructuredReplyError:
             continue
         chains += [pair.chain for pair in reply.pairs if _is_chain(pair.chain, tool_set)]
-    return transitions_of(chains)
+    return chains
 
 
 async def votes_down(validator: Chat, chain: Chain, tool_set: ToolSet) -> str:

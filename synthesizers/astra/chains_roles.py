@@ -45,8 +45,8 @@ class ChainAsk(Exchange):
 class ProposedChain(Exchange):
     """A task and the tools it takes, in order."""
 
-    task: str = Field(min_length=1, max_length=1000)
-    chain: tuple[str, ...] = Field(min_length=1, max_length=12)
+    task: str = Field(min_length=1, max_length=200)
+    chain: tuple[str, ...] = Field(min_length=1, max_length=8)
 
 
 class ProposedChains(Exchange):
@@ -66,7 +66,7 @@ class ChainVote(Exchange):
 class ChainVerdict(Exchange):
     """A vote, the reason first."""
 
-    reason: str = Field(max_length=1000)
+    reason: str = Field(max_length=240)
     is_valid: bool
 
 
@@ -81,8 +81,8 @@ class RequestToRead(Exchange):
 class ReadChain(Exchange):
     """The tools that the request takes, in order."""
 
-    reason: str = Field(max_length=1000)
-    chain: tuple[str, ...] = Field(max_length=20)
+    reason: str = Field(max_length=240)
+    chain: tuple[str, ...] = Field(max_length=8)
 
 
 class TextToAugment(Exchange):
@@ -98,7 +98,7 @@ class TextToAugment(Exchange):
 class AugmentedText(Exchange):
     """The request in other words."""
 
-    request: str = Field(min_length=1, max_length=4000)
+    request: str = Field(min_length=1, max_length=800)
 
 
 class TaskToScore(Exchange):
@@ -113,7 +113,7 @@ class TaskToScore(Exchange):
 class TaskScore(Exchange):
     """Reasoning before the rating, as in the paper."""
 
-    reasoning: str = Field(min_length=1, max_length=2000)
+    reasoning: str = Field(min_length=1, max_length=300)
     rating: int = Field(ge=1, le=5)
 
 

@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 
 from data.messages import Turn
 from pipeline.chat.base import Chat
+from pipeline.chat.roles import one_of
 from pipeline.checks.language import same_language
 from pipeline.errors import StructuredReplyError
 from synthesizers.astra.chains_graph import Chain
@@ -23,6 +24,7 @@ from synthesizers.astra.chains_roles import AUGMENTER, READER, RequestToRead, Te
 from synthesizers.grounding.calls import Provenance
 from synthesizers.phrasing.back_translation import back_translate
 from synthesizers.phrasing.requests import PhrasingError, TurnCalls, phrase_request, request_problem
+from synthesizers.phrasing.wording import secret_names
 
 READERS = 3
 """Readers of a request, whose majority decides. From the paper: 3 models."""
@@ -81,10 +83,11 @@ async def round_trip(request: str, chain: Chain, turn: TurnCalls, readers: Seque
             return f"unclear {reading.unclear}"
         return "" if reading.chain == chain else f"read {_shown(reading.chain)}, meant {_shown(chain)}"
     read: list[str] = []
+    names = one_of(tool.name for tool in turn.tools)
     for number, chat in enumerate(readers, 1):
         asked = RequestToRead(request=request, tools=tool_lines(turn.tools), reader=number)
         try:
-            read.append(_shown((await READER.ask(chat, asked)).chain))
+            read.append(_shown((await READER.ask(chat, asked, narrow={"chain": names})).chain))
         except StructuredReplyError:
             read.append("nothing valid")
     agree = read.count(_shown(chain))
@@ -112,7 +115,7 @@ async def augmented(
 
 async def _rewritten(wording: Wording, turn: TurnCalls, how: str, *, chat: Chat, said: str) -> Wording:
     values = tuple(str(source.value) for source in turn.sources() if source.provenance is Provenance.USER)
-    names = tuple(tool.name for tool in turn.tools)
+    names = tuple(secret_names(turn.tools))
     asked = TextToAugment(request=wording.text, how=how, values=values, do_not_write=names)
     problem = ""
     for _ in range(_ASKS):

@@ -16,6 +16,7 @@ from data import canonical
 from data.messages import ToolSpec, Turn
 from data.tasks import Task
 from pipeline.chat.base import Chat
+from pipeline.chat.roles import one_call
 from synthesizers.director_actor.errors import PlanStopped
 from synthesizers.director_actor.groups import MotifStep
 from synthesizers.director_actor.outline import Library, draw_outline, draw_randomly
@@ -215,7 +216,8 @@ class ChatDirector:
             max_goals=self.max_goals,
             feedback=tuple(feedback),
         )
-        goals = await self._tried(base, rehearsal, await DIRECTOR.ask(self.chat, request), by=self.chat.name)
+        reply = await DIRECTOR.ask(self.chat, request, narrow=_possible(request.tools))
+        goals = await self._tried(base, rehearsal, reply, by=self.chat.name)
         if not goals:
             raise PlanStopped("no_outline", "the director planned nothing")
         return goals
@@ -231,7 +233,7 @@ class ChatDirector:
             remaining=tuple(goal.goal.text or goal.goal.goal for goal in at.remaining),
             max_goals=self.max_goals,
         )
-        reply = await REPLANNER.ask(self.replanner, request)
+        reply = await REPLANNER.ask(self.replanner, request, narrow=_possible(request.tools))
         try:
             goals = await self._tried(base, rehearsal, reply, by=self.replanner.name)
         except PlanStopped:
@@ -268,8 +270,6 @@ class ChatDirector:
         specs = {spec.name: spec for spec in rehearsal.trial.tools}
         made = []
         for call in goal.calls:
-            if call.tool not in specs:
-                raise PlanStopped("outline_ungrounded", f"there is no tool {call.tool}")
             executed = await self._made(base, rehearsal, specs[call.tool], dict(call.arguments))
             if executed is None:
                 raise PlanStopped(
@@ -316,6 +316,12 @@ def shown(tools: Sequence[ToolSpec]) -> tuple[ShownTool, ...]:
     return tuple(
         ShownTool(name=tool.name, description=tool.description, parameters=tool.parameters) for tool in tools
     )
+
+
+def _possible(tools: Sequence[ShownTool]) -> dict[str, dict[str, Any]]:
+    """The calls that an outline may hold: arguments that an earlier answer gives are left out."""
+    known = {tool.name: tool.parameters for tool in tools}
+    return {"calls": one_call(known, name="tool", every_argument=False)}
 
 
 def _steps_of(made: Sequence[Executed], rehearsal: Rehearsal, *, name: str) -> tuple[Step, ...]:

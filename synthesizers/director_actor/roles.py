@@ -31,10 +31,10 @@ class OutlineCall(Exchange):
 class OutlineGoal(Exchange):
     """A sub-goal as a director writes it."""
 
-    intent: str = Field(min_length=3, max_length=400)
+    intent: str = Field(min_length=3, max_length=240)
     """What the user wants, in the user's words."""
     calls: tuple[OutlineCall, ...] = Field(default=(), max_length=6)
-    instruction: str = Field(min_length=3, max_length=300)
+    instruction: str = Field(min_length=3, max_length=160)
     """For the actor alone: the gist, never the line."""
 
 
@@ -75,10 +75,10 @@ class GoalRequest(Exchange):
 
 
 class GoalReply(Exchange):
-    """The checker's word."""
+    """The checker's word, the reason first."""
 
+    reason: str = Field(max_length=240)
     completed: bool
-    reason: str = Field(max_length=300)
 
 
 class UserRequest(Exchange):
@@ -95,7 +95,7 @@ class UserRequest(Exchange):
 class UserReply(Exchange):
     """The user's next message."""
 
-    text: str = Field(min_length=1, max_length=600)
+    text: str = Field(min_length=1, max_length=300)
 
 
 class CriticRequest(Exchange):
@@ -108,10 +108,10 @@ class CriticRequest(Exchange):
 
 
 class CriticReply(Exchange):
-    """The number of the best candidate, from 0."""
+    """The number of the best candidate, from 0, the reason first."""
 
+    reason: str = Field(max_length=240)
     best: int = Field(ge=0, le=15)
-    reason: str = Field(max_length=300)
 
 
 class JudgeRequest(Exchange):
@@ -125,10 +125,10 @@ class JudgeRequest(Exchange):
 
 
 class JudgeReply(Exchange):
-    """A judge's word on one criterion."""
+    """A judge's word on one criterion, the reason first."""
 
+    reason: str = Field(max_length=240)
     approve: bool
-    reason: str = Field(max_length=300)
 
 
 class ActorRequest(Exchange):

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from data.messages import Role, Turn
 from pipeline.chat.base import Chat
+from pipeline.chat.roles import one_of
 from synthesizers.director_actor.errors import PlanStopped
 from synthesizers.director_actor.personas import Persona
 from synthesizers.director_actor.roles import REPLY_CRITIC, USER_SIMULATOR, CriticRequest, UserRequest
@@ -137,10 +138,8 @@ class Users:
         request = CriticRequest(
             persona=self.persona.described(), intent=intent, dialogue=heard, candidates=tuple(good)
         )
-        best = (await REPLY_CRITIC.ask(self.critic, request)).best
-        if best >= len(good):
-            raise PlanStopped("invalid_reply", f"the critic picked candidate {best} of {len(good)}")
-        return good[best]
+        numbers = one_of(range(len(good)))
+        return good[(await REPLY_CRITIC.ask(self.critic, request, narrow={"best": numbers})).best]
 
     def _intent(self, calls: TurnCalls, *, said: str) -> str:
         try:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from pydantic import Field
 
 from pipeline.chat.base import Chat
+from pipeline.chat.roles import one_of
 from pipeline.errors import StructuredReplyError
 from synthesizers.graph.dependency import Evidence, Link
 from synthesizers.graph.ports import Port, PortOrigin, Signature
@@ -37,7 +39,7 @@ class EdgeQuestion(Exchange):
 class EdgeVerdict(Exchange):
     """Whether a value feeds a parameter, and which."""
 
-    reason: str = Field(max_length=400)
+    reason: str = Field(max_length=240)
     feeds: bool
     value: str = Field(max_length=200)
     parameter: str = Field(max_length=200)
@@ -67,7 +69,9 @@ async def judged_links(
     async def ask(source: Signature, target: Signature) -> EdgeVerdict | None:
         async with gate:
             try:
-                return await EDGE_JUDGE.ask(chat, edge_question(source, target))
+                return await EDGE_JUDGE.ask(
+                    chat, edge_question(source, target), narrow=_names(source, target)
+                )
             except StructuredReplyError:
                 return None
 
@@ -101,11 +105,21 @@ def edge_question(source: Signature, target: Signature) -> EdgeQuestion:
     )
 
 
+def _names(source: Signature, target: Signature) -> dict[str, dict[str, Any]]:
+    """The names a verdict may hold; "" for none. What nothing documents may have any name."""
+    parameters = one_of(["", *(port.path for port in target.inputs)])
+    values = one_of(["", *(port.path for port in source.outputs)])
+    return {"parameter": parameters, "value": values} if _documented(source) else {"parameter": parameters}
+
+
+def _documented(source: Signature) -> bool:
+    return any(port.origin is not PortOrigin.GUESSED for port in source.outputs)
+
+
 def _link(source: Signature, target: Signature, verdict: EdgeVerdict) -> Link | None:
-    documented = any(port.origin is not PortOrigin.GUESSED for port in source.outputs)
     if target.input(verdict.parameter) is None or not verdict.value:
         return None
-    if documented and source.output(verdict.value) is None:
+    if _documented(source) and source.output(verdict.value) is None:
         return None
     ports = verdict.value, verdict.parameter
     return Link(source.name, target.name, *ports, Evidence.JUDGED, JUDGED_SCORE)

@@ -64,7 +64,7 @@ class JudgeRequest(Exchange):
 class JudgeReply(Exchange):
     """The verdict."""
 
-    reason: str = Field(max_length=400)
+    reason: str = Field(max_length=240)
     error: CallError
 
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from data import canonical
 from data.messages import ToolSpec, Turn, assistant, tool
 from pipeline.chat.base import Chat
+from pipeline.chat.roles import one_call
 from pipeline.checks.matching import same_value
 from synthesizers.grounding.provenance import ArgumentSource, GroundedCall, Provenance
 from synthesizers.magnet.roles import (
@@ -88,6 +89,7 @@ class Translator:
         """What the forward translator reads otherwise than planned; "" where it reads the plan."""
         assert self.forward is not None
         done: list[Turn] = []
+        possible = one_call({spec.name: spec.parameters for spec in turn.tools})
         for stage in _stages(turn):
             asked = ForwardRequest(
                 dialogue=shown_dialogue(dialogue),
@@ -95,7 +97,7 @@ class Translator:
                 done=shown_dialogue(done),
                 tools=tuple(spec.openai()["function"] for spec in turn.tools),
             )
-            read = (await FORWARD_TRANSLATOR.ask(self.forward, asked)).calls
+            read = (await FORWARD_TRANSLATOR.ask(self.forward, asked, narrow={"calls": possible})).calls
             if not _same(stage, read, turn.tools):
                 self.differed += 1
                 shown = "; ".join(f"{call.name} {canonical.dumps(call.arguments)}" for call in read)

@@ -59,7 +59,7 @@ class BackTranslation(Exchange):
 class UserRequest(Exchange):
     """What the user says."""
 
-    request: str = Field(min_length=1, max_length=4000)
+    request: str = Field(min_length=1, max_length=800)
 
 
 BACK_TRANSLATOR = ChatRole[BackTranslation, UserRequest]("shared/back_translator", reply=UserRequest)

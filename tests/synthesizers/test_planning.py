@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from data import canonical
 from data.errors import ConfigError
 from data.messages import Role
 from data.tasks import Task
 from data.trajectories import Origin, Trajectory
 from data.verdicts import Verdict
-from pipeline.chat.core import ChatLedger
+from pipeline.chat.core import ChatLedger, read_structured
+from pipeline.chat.roles import narrowed, one_call, one_of
 from pipeline.chat.scripted import ScriptedChat
 from pipeline.engines.base import Sampling
 from pipeline.environments.blueprint import (
@@ -66,6 +68,40 @@ def test_a_role_asks_with_its_prompt_and_reads_its_reply(role: ChatRole[Question
     system, user = role.turns(question)
     assert (system.text, user.text) == ("Count.", 'Word: abc {{ x }}\n["a"]')
     assert chat.asked[0][0] == system
+
+
+def test_a_reply_is_narrowed_to_what_its_request_leaves_possible(role: ChatRole[Question, Answer]) -> None:
+    question = Question(word="abc", turns=[])
+    told = asyncio.run(role.ask(ScriptedChat(['{"size": 4}', '{"size": 3}']), question))
+    assert told == Answer(size=4)
+    chat = ScriptedChat(['{"size": 4}', '{"size": 3}'])
+    assert asyncio.run(role.ask(chat, question, narrow={"size": one_of([2, 3])})) == Answer(size=3)
+    assert "4 is not one of [2, 3]" in chat.asked[1][-1].text
+    with pytest.raises(ValueError, match="no property 'length' to narrow; it has size"):
+        asyncio.run(role.ask(chat, question, narrow={"length": one_of([2])}))
+
+
+def test_calls_in_a_reply_are_narrowed_to_the_tools_there_are() -> None:
+    title = '{"type":"string","title":"T"}'
+    find = f'{{"type":"object","title":"Find","properties":{{"title":{title}}},"required":["title"]}}'
+    schema: dict[str, Any] = {
+        "$defs": {"Goal": {"properties": {"calls": {"type": "array", "maxItems": 2, "items": {}}}}},
+        "properties": {"goals": {"type": "array", "items": {"$ref": "#/$defs/Goal"}}},
+    }
+
+    def valid(call: dict[str, Any], **options: Any) -> bool:
+        narrow = {"calls": one_call({"find": find, "stop": "{}"}, **options)}
+        value = canonical.dumps({"goals": [{"calls": [call]}]})
+        return read_structured(value, narrowed(schema, narrow))[1] == ""
+
+    found = {"name": "find", "arguments": {"title": "Birds"}}
+    assert valid(found) and valid({"name": "stop", "arguments": {}})
+    assert not valid(found | {"name": "fly"}) and not valid(found | {"arguments": {"title": 3}})
+    assert not valid(found | {"arguments": {}}) and valid(found | {"arguments": {}}, every_argument=False)
+    assert not valid(found, name="tool") and valid({"tool": "stop"}, name="tool", every_argument=False)
+    three = canonical.dumps({"goals": [{"calls": [found] * 3}]})
+    assert "too long" in read_structured(three, narrowed(schema, {"calls": one_call({"find": find})}))[1]
+    assert "items" in schema["$defs"]["Goal"]["properties"]["calls"], "the role's own schema stays as it is"
 
 
 def test_a_reply_that_is_none_is_an_error_with_its_text(role: ChatRole[Question, Answer]) -> None:

@@ -92,9 +92,10 @@ def _request(text: str) -> str:
     asked = re.split(r"^\d+\. ", text.split("Do not write")[0], flags=re.MULTILINE)[1:]
     wishes = []
     for part in asked:
-        values = re.findall(r'say: [^=]* = "?([^"\n]*)"?', part)
+        values = re.findall(r'"?([^ "][^"]*?)"? \(the ', part.partition("Values to say:")[2])
         hints = re.findall(r'as "([^"]*)"', part)
-        wishes.append(" ".join([PHRASES[part.split("\n")[0].strip()][1], *values, *hints]))
+        does = re.split(r" Values to say:| Point at", part.strip())[0].strip()
+        wishes.append(" ".join([PHRASES[does][1], *values, *hints]))
     return "Please " + ", then ".join(wishes) + "."
 
 

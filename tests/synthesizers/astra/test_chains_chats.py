@@ -138,10 +138,30 @@ def test_chats_in_every_role_make_tasks_and_scored_trajectories(desk: Environmen
             assert parts["total"] == pytest.approx((1 + 1 + 1 + 0.5 + 1 + 1 + 0.75) / 7)
 
 
-def test_proposed_chains_with_unknown_tools_are_no_transitions(desk: Environment, tokenizer: Path) -> None:
-    lost = {"pairs": [{"task": "Fly.", "chain": ["fly", "book"]}, {"task": "Twice.", "chain": ["book"] * 2}]}
-    made = synthesised(desk, tokenizer, chats={"chain_proposer": chain_chats.chat(chain_proposer=lost)})
-    assert set(reasons(made)) == {"no_chains"}
+@pytest.mark.parametrize(
+    ("chain", "added"), [(["fly", "book"], False), (["book", "book"], False), (["hotels", "room"], True)]
+)
+def test_proposed_chains_of_known_tools_add_to_the_observed_ones(
+    desk: Environment, tokenizer: Path, chain: list[str], added: bool
+) -> None:
+    pairs = {"pairs": [{"task": "Go.", "chain": chain}]}
+    chat = chain_chats.chat(chain_proposer=pairs)
+    graphs = []
+    for chats in ({}, {"chain_proposer": chat}):
+        maker = AstraChains(
+            environment=desk,
+            engine=None,  # type: ignore[arg-type]
+            renderer=ChatMLRenderer.load(tokenizer),
+            observed=6,
+            proposals=1,
+            chats=chats,
+        )
+        asyncio.run(maker.prepare([]))
+        [tool_set] = maker.sets.values()
+        graphs.append(tool_set.transitions)
+    before, after = graphs
+    assert chat.asked and before.seen("flights", "book") == after.seen("flights", "book") > 0
+    assert after.seen(*chain) - before.seen(*chain) == int(added)
 
 
 @pytest.mark.parametrize(("bad", "passes"), [(1, True), (2, False)])
@@ -192,7 +212,7 @@ def test_an_augmentation_in_another_language_is_given_up(
     class German(type(chain_chats.chat())):  # type: ignore[misc]
         async def _ask(self, turns: Any, tools: Any, schema: Any) -> Any:
             said, tokens = await super()._ask(turns, tools, schema)
-            values = turns[1].text.partition("Values: ")[2].partition("\n")[0]
+            values = turns[1].text.partition("Keep ")[2].partition("\n")[0]
             return _with_text(said, german.format(values)), tokens
 
     made = synthesised(desk, tokenizer, chats={"augmenter": German(chain_chats.answer, name="german")})

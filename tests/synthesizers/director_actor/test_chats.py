@@ -136,7 +136,7 @@ def test_a_premature_line_is_cut_and_in_no_record(base: Task, renderer: Any) -> 
     [
         (["no json at all"], "invalid_reply"),
         (['{"goals": []}'], "no_outline"),
-        ([outline(goal(calls=[{"tool": "teleport"}]))], "outline_ungrounded"),
+        ([outline(goal(calls=[{"tool": "teleport"}]))], "invalid_reply"),
         ([outline(goal(calls=[{"tool": "book", "arguments": {"flight": "F000"}}]))], "outline_ungrounded"),
         ([outline(goal(calls=[]))], "outline_unchecked"),
     ],
@@ -220,7 +220,7 @@ def test_a_simulated_user_is_checked_and_the_critic_picks(base: Task, renderer: 
         "I need to get from Paris to Miami on May 14, cheaply.",
         "Paris to Miami, May 14, the lowest price please.",
     ]
-    bad = ["Call flights from Paris to Miami on May 14.", "Get me F111 from Paris to Miami on May 14."]
+    bad = ["Call profile, then Paris to Miami on May 14.", "Get me F111 from Paris to Miami on May 14."]
     user = simulator(bad[0], good[0], bad[1], good[1])
     critic = chat(['{"best": 1, "reason": "reads like a person"}'], name="critic")
     records = directed(base, renderer, [outline(goal())], user_simulator=user, reply_critic=critic)

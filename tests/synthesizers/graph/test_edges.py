@@ -274,6 +274,7 @@ def test_the_judge_makes_links_of_ports_that_exist_only() -> None:
     said = {
         "origin": '{"reason":"r","feeds":true,"value":"flight_id","parameter":"flight"}',
         "invented": '{"reason":"r","feeds":true,"value":"flight_id","parameter":"wings"}',
+        "unnamed": '{"reason":"r","feeds":true,"value":"flight_id","parameter":""}',
         "no": '{"reason":"r","feeds":false,"value":"","parameter":""}',
         "broken": "yes",
     }
@@ -286,7 +287,7 @@ def test_the_judge_makes_links_of_ports_that_exist_only() -> None:
     assert [(link.source, link.output, link.input, link.evidence) for link in judged.links] == [
         ("origin", "flight_id", "flight", Evidence.JUDGED)
     ]
-    assert (judged.asked, judged.refused, judged.unreadable) == (4, 1, 1)
+    assert (judged.asked, judged.refused, judged.unreadable) == (5, 1, 2)
     graph = build_graph([*sources, book]).with_links(judged.links)
     edge = graph.edge("origin", "book_flight")
     assert edge is not None

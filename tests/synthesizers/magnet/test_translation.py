@@ -34,6 +34,7 @@ from tests.flows.lab import digests, recipe, trajsmith, write_recipe
 from tests.tiny import make_tiny_tokenizer
 
 GOLDEN = Path(__file__).parent / "golden"
+SAID = r'("[^"]*"|[^ ",]+) \(the '
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +104,7 @@ def test_a_good_request_is_read_back_step_by_step(nested: TurnCalls) -> None:
 @pytest.mark.parametrize("fault", ["tool", "value", "found"])
 def test_a_bad_request_is_asked_for_once_more_and_then_given_up(nested: TurnCalls, fault: str) -> None:
     bad = {
-        "tool": f"Use flights and book for {values(nested)}.",
+        "tool": f"Use profile and get a seat for {values(nested)}.",
         "value": "Get me the cheapest seat.",
         "found": f"Get me {nested.calls[1].sources[0].value}: {values(nested)}.",
     }[fault]
@@ -143,8 +144,9 @@ def writer() -> Callable[[Sequence[Turn], Sequence[Any]], str]:
 
     def reply(turns: Sequence[Turn], _: Sequence[Any]) -> str:
         prompt = turns[-1].text
-        said = [canonical.loads(found) for found in re.findall(r"say: .*? = (.*)", prompt)]
-        hints = re.findall(r'for example as "(.*)"', prompt)
+        lines = re.findall(r"(?:Values to say:|in passing:) (.*)", prompt)
+        said = [canonical.loads(found) for line in lines for found in re.findall(SAID, line)]
+        hints = re.findall(r'for example as "([^"]*)"', prompt)
         number = prompt.count("\nuser: ") + 1
         words = ", ".join([str(value) for value in said] + hints) or "as always"
         return canonical.dumps({"request": f"Wish number {number}: {words}."})
