@@ -332,9 +332,10 @@ def planned_episodes(section: SynthSection) -> int:
     parameters = inspect.signature(checked_synthesizer(section)).parameters
     defaults = {name: parameter.default for name, parameter in parameters.items()}
     chosen = defaults | section.options
-    rollouts = 1 if chosen.get("teacher") == "gold" else int(chosen.get("k", 1))
+    per_plan = "actors" if chosen.get("teacher") == "gold" else "k"
+    rollouts = int(chosen.get(per_plan, 1))
     if rollouts < 1:
-        raise ConfigError(f"k must be at least 1, got {rollouts}")
+        raise ConfigError(f"{per_plan} must be at least 1, got {rollouts}")
     return section.tasks * rollouts * int(chosen.get("plans", 1))
 
 

@@ -17,7 +17,7 @@ from data.messages import Role, ToolCall, ToolSpec, ToolStatus, Turn
 from data.tasks import Task
 from pipeline.environments.base import Environment
 from pipeline.environments.play import play_turns
-from pipeline.errors import TrajsmithError
+from pipeline.errors import EnvironmentFailure, TrajsmithError
 from synthesizers.execution import Executed, Trial
 from synthesizers.grounding.calls import ArgumentSource, Provenance, sources_of
 
@@ -67,7 +67,7 @@ async def gold_episode(environment: Environment, task: Task) -> GoldEpisode | No
     texts = [turn.text for turn in turns if turn.role is Role.USER]
     try:
         made, tools = await _executed(environment, task, [call for _, call in calls], texts, calls)
-    except TrajsmithError:
+    except EnvironmentFailure:
         return None
     return GoldEpisode(task, tuple(texts), _replies(turns, len(texts)), made, tools)
 

@@ -30,6 +30,11 @@ from synthesizers.phrasing.wording import leaked_tool_name
 
 _DETERMINER = r"(?:(?:a|an|the|one|my|your|any|some|another|this|specified|multiple)\s+)?"
 _QUALITY = r"(?:(?:final|specific|specified|given|particular|certain|new|existing|desired)\s+)?"
+_COMPOUND = (
+    r"(?:(?:an?|the|this|that|my|your|its|their)\s+)"
+    r"(?:(?!(?:of|in|on|at|to|for|from|with|by|as|and|or|is|are|than|that|which)\b)\w+\s+){0,2}"
+)
+"""A determiner and words that may belong to the noun behind them: "this shelf " of "this shelf mark"."""
 _LEADING = re.compile(r"^(?:a|an|the|one|my|your|any|some|this|specified|specific)\s+", re.IGNORECASE)
 _IDLE = re.compile(r"\b(a|the) (?:specific|specified|given|particular) ", re.IGNORECASE)
 _OR_ELSE = re.compile(r"^ or (?:an? |the )?\w+")
@@ -174,6 +179,9 @@ def _put_in(clause: Clause, index: int) -> bool:
     for noun in _entities(slot.parts)[: 1 if whole else None]:
         pattern = rf"\b{_DETERMINER}{_QUALITY}{re.escape(noun)}\b(?! \x00)"
         found = re.search(pattern, clause.text, re.IGNORECASE)
+        if found is not None and slot.reference:
+            whole_phrase = rf"\b{_COMPOUND}{re.escape(noun)}\b(?! \x00)"
+            found = re.search(whole_phrase, clause.text, re.IGNORECASE) or found
         if found is None or found.start() == 0:
             continue
         phrase = found[0]

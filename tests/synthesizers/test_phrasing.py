@@ -18,6 +18,7 @@ from pipeline.chat.scripted import ScriptedChat
 from synthesizers.execution import Executed
 from synthesizers.grounding.calls import ArgumentSource, GroundedCall, OutputPort, Provenance, sources_of
 from synthesizers.phrasing.back_translation import BACK_TRANSLATOR, back_translate, translation_request
+from synthesizers.phrasing.clauses import Slot, clause_of
 from synthesizers.phrasing.referring import goes_unsaid
 from synthesizers.phrasing.requests import (
     PhrasingError,
@@ -416,3 +417,19 @@ def test_a_reply_may_not_say_what_is_kept_back() -> None:
     assert request_problem("From Oslo to Rome.", made, left_out="day") == ""
     assert "day='May 4'" in request_problem("From Oslo to Rome.", made)
     assert request_problem(" ", made) == "it is empty"
+
+
+@pytest.mark.parametrize(
+    ("description", "parameter", "said"),
+    [
+        ("Reserve the book with this shelf mark.", "mark", "reserve the book with that one"),
+        ("Read a document by its title.", "title", "read a document by that one"),
+        ("Move a file in the main folder.", "folder", "move a file in that one"),
+        ("Show the flight to a city.", "city", "show me the flight to that one"),
+        ("Cancel a booking.", "booking", "cancel that one"),
+    ],
+)
+def test_a_reference_takes_the_place_of_a_whole_noun(description: str, parameter: str, said: str) -> None:
+    tool = spec("zz", description, **{parameter: STRING})
+    slot = Slot(parameter, "A12", "that one", reference=True)
+    assert clause_of(tool, [slot], names=["zz"], rng=random.Random(0)).filled() == said

@@ -16,9 +16,12 @@ from pipeline.environments.agents import ListedAgent, null_agent
 from pipeline.environments.blueprint import Expects, read_blueprint
 from pipeline.environments.play import play
 from pipeline.environments.registry import load_environment
+from synthesizers.director_actor.goldwork import gold_episodes
 from synthesizers.director_actor.personas import PERSONAS
 from synthesizers.director_actor.synthesizer import DirectorActor
+from synthesizers.worlds import plannable
 from tests.synthesizers.director_actor.lab import Records, bases, made, observations
+from tests.synthesizers.test_worlds import NoSnapshots
 
 WORLDS = ("travel_desk", "sql_desk", "bfcl_multi_turn")
 COUNT = 8
@@ -179,3 +182,8 @@ def test_options_are_checked(renderer: Any) -> None:
     for options in wrong:
         with pytest.raises(ConfigError):
             DirectorActor(environment=environment, engine=None, renderer=renderer, **options)  # type: ignore[arg-type]
+
+
+def test_a_world_without_snapshots_is_an_error_and_not_a_world_without_gold() -> None:
+    with pytest.raises(ConfigError, match="cannot snapshot"):
+        asyncio.run(gold_episodes(plannable(NoSnapshots()), count=1))
