@@ -22,6 +22,9 @@ _MARKED = re.compile(r"^[\s>#*_`]*(?:ANSWER\b|[Aa]nswer[*_`]*\s*:)[\s:*_`]*", re
 _EDGES = " \t\r\n.!*_`\"'\u2018\u2019\u201c\u201d"
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NUMBER = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?(?!\w)")
+_DECIMALS = 2
+_ROUNDED = 0.0051
+"""A number of more than _DECIMALS decimals may be said as rounded to that many."""
 
 
 def final_answer(turns: Sequence[Turn]) -> str:
@@ -86,6 +89,28 @@ def states(text: str, point: str) -> bool:
 def numbers_in(text: str) -> list[float]:
     """The numbers written in `text`, thousands separators read as such."""
     return [float(match.replace(",", "")) for match in _NUMBER.findall(text)]
+
+
+def words_of_turn(turns: Sequence[Turn], index: int) -> str:
+    """The last words of the assistant in user turn `index`; "" where it ended with a call."""
+    said, reply = -1, ""
+    for turn in turns:
+        if turn.role is Role.USER:
+            said += 1
+        if said == index and turn.role in (Role.ASSISTANT, Role.TOOL):
+            reply = turn.text if turn.role is Role.ASSISTANT and not turn.tool_calls else ""
+    return reply
+
+
+def says(text: str, value: str) -> bool:
+    """Whether `value` stands in `text` as a whole, whatever its case; a number as one may write it, too:
+    6,500 for 6500, and 3.24 for 3.2432."""
+    if re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text, re.IGNORECASE):
+        return True
+    if not re.fullmatch(r"-?\d+(?:\.\d+)?", value):
+        return False
+    slack = _ROUNDED if len(value.partition(".")[2]) > _DECIMALS else 0.0
+    return any(abs(number - float(value)) <= slack for number in numbers_in(text))
 
 
 def _f1(given: Sequence[str], wanted: Sequence[str]) -> float:

@@ -19,7 +19,6 @@ seed that the plan was executed with, whatever seed the rollout has. Not covered
 from __future__ import annotations
 
 import pickle
-import re
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, NamedTuple
@@ -43,7 +42,7 @@ from data.messages import system as system_turn
 from data.messages import user as user_turn
 from data.tasks import Budget, Task
 from data.trajectories import Reward, RewardComponent, Trajectory
-from pipeline.checks.answers import numbers_in
+from pipeline.checks.answers import says, words_of_turn
 from pipeline.checks.typed_answers import AnswerKind, read_answer
 from pipeline.environments.base import Environment, GoldScript, Session
 from pipeline.environments.direction import Direction, Review
@@ -54,9 +53,6 @@ from pipeline.errors import ConfigError
 
 VERIFIER = "blueprint/turns/1"
 MAX_MUST_SAY = 23
-_DECIMALS = 2
-_ROUNDED = 0.0051
-"""A number of more than _DECIMALS decimals may be said as rounded to that many."""
 OUTAGE_METRIC = "fault/outage"
 """Stands in the metrics of a result that an Outage gave."""
 SYSTEM = "Do what the user asks with the tools. Value missing: ASK its name. No tool for it: REFUSE tool."
@@ -312,17 +308,12 @@ class BlueprintSession(PassesOn):
     def _outage(self, name: str, call_id: str) -> ToolResult | None:
         """What the tool answers where it is down now."""
         called = any(played.turn == self._turn and played.call.name == name for played in self._played)
-        here = (self._turn, name)
-        down = [outage for outage in self.blueprint.outages if (outage.turn, outage.name) == here]
+        down = [out for out in self.blueprint.outages if (out.turn, out.name) == (self._turn, name)]
         if called or not down:
             return None
         metrics = (NamedValue(name=OUTAGE_METRIC, value=1.0),)
         return ToolResult(
-            call_id=call_id,
-            name=name,
-            parts=text_parts(down[0].text),
-            status=down[0].status,
-            metrics=metrics,
+            call_id=call_id, name=name, parts=text_parts(down[0].text), status=down[0].status, metrics=metrics
         )
 
     def _answered(self) -> Iterator[_Played]:
@@ -338,11 +329,10 @@ class BlueprintSession(PassesOn):
             return "results"
         if self._states[index] != planned.state:
             return "state"
-        looked_up = [call for call in planned.calls if not call.changes]
-        if not all(self._made(call, index) or self._is_spared(call, index) for call in looked_up):
+        if not all(c.changes or self._made(c, index) or self._is_spared(c, index) for c in planned.calls):
             return "results"
         ended = index + 1 == len(self.blueprint.turns) and getattr(self.inner, "finished", False)
-        return "" if ended or reply_fits(planned, _reply(turns, index)) else "reply"
+        return "" if ended or reply_fits(planned, words_of_turn(turns, index)) else "reply"
 
     def _made(self, planned: PlannedCall, index: int) -> bool:
         """Whether a look-up of gold's was made by now, or one of the same tool with the same answer.
@@ -404,28 +394,6 @@ def reply_fits(planned: PlannedTurn, reply: str) -> bool:
         return answer.kind is AnswerKind.REFUSE and all(says(reply, value) for value in planned.must_say)
     typed = answer.kind in (AnswerKind.ASK, AnswerKind.REFUSE, AnswerKind.SILENT)
     return not typed and all(says(reply, value) for value in planned.must_say)
-
-
-def says(text: str, value: str) -> bool:
-    """Whether `value` stands in `text` as a whole, whatever its case; a number as one may write it, too:
-    6,500 for 6500, and 3.24 for 3.2432."""
-    if re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text, re.IGNORECASE):
-        return True
-    if not re.fullmatch(r"-?\d+(?:\.\d+)?", value):
-        return False
-    slack = _ROUNDED if len(value.partition(".")[2]) > _DECIMALS else 0.0
-    return any(abs(number - float(value)) <= slack for number in numbers_in(text))
-
-
-def _reply(turns: Sequence[Turn], index: int) -> str:
-    """The last words of the assistant in user turn `index`; "" where it ended with a call."""
-    said, reply = -1, ""
-    for turn in turns:
-        if turn.role is Role.USER:
-            said += 1
-        if said == index and turn.role in (Role.ASSISTANT, Role.TOOL):
-            reply = turn.text if turn.role is Role.ASSISTANT and not turn.tool_calls else ""
-    return reply
 
 
 def _key(arguments: str) -> str:

@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 from data.messages import Turn
 from pipeline.chat.base import Chat
+from pipeline.checks.answers import says
 from pipeline.checks.typed_answers import AnswerKind, read_answer
-from pipeline.environments.blueprint import MAX_MUST_SAY, says
+from pipeline.environments.blueprint import MAX_MUST_SAY
 from synthesizers.director_actor.rehearsal import Rehearsed
 from synthesizers.director_actor.roles import GOAL_CHECKER, GoalRequest
 from synthesizers.director_actor.subgoals import executed_key

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from pipeline.environments.blueprint import MAX_MUST_SAY, says
+from pipeline.checks.answers import says
+from pipeline.environments.blueprint import MAX_MUST_SAY
 from synthesizers.execution import Executed
 from synthesizers.graph.fields import fields_of
 from synthesizers.grounding.reading import rows_of
