@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, PlainSerializer
 
 from data import canonical
 from data.messages import (
@@ -70,6 +70,11 @@ class Expects(StrEnum):
     Without planned calls none may be made."""
 
 
+def _set_apart(arguments: str) -> str:
+    """Arguments as private text: not the text of an answer that happens to hold the same field and value."""
+    return f" {arguments}"
+
+
 class Source(Record):
     """Where an argument's value comes from. `of` names the earlier call and field, e.g. "flights#1:id"."""
 
@@ -83,7 +88,7 @@ class PlannedCall(Record):
     """A call that gold made, and what it answered."""
 
     name: str
-    arguments: str
+    arguments: Annotated[str, BeforeValidator(str.strip), PlainSerializer(_set_apart)]
     result: str
     """Digest of the answer's text (`result_digest`): a private text must stand in no tool result."""
     status: ToolStatus = ToolStatus.OK
@@ -122,7 +127,8 @@ class Outage(Record):
 
     turn: int
     name: str
-    text: str
+    text: str = Field(max_length=MAX_MUST_SAY)
+    """Short, because a tool answers it though it is private."""
     status: ToolStatus = ToolStatus.TOOL_ERROR
     """`ok` for a look-up that wrongly finds nothing."""
 

@@ -38,9 +38,9 @@ FAILURES = 0.2
 _ATTEMPTS = 3
 """Times a call is grounded anew where it passed on no field. Ours."""
 OUTAGES = (
-    "error: the service is busy, try again",
-    "error: timed out, nothing was done; try again",
-    "error: too many requests, try again",
+    "error: busy, try again",
+    "timed out, try again",
+    "error: too many at once",
 )
 """What a tool that is down says. Ours."""
 

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 import pytest
 from pydantic import ValidationError
 
-from data.messages import Turn, assistant
+from data.leaks import check_trajectory
+from data.messages import ToolResult, Turn, assistant, text_parts
+from data.messages import tool as tool_turn
 from data.tasks import Task
 from data.trajectories import Trajectory
 from pipeline.environments.agents import ListedAgent, null_agent
@@ -16,6 +18,7 @@ from pipeline.environments.base import Environment, GoldScript
 from pipeline.environments.blueprint import (
     Blueprint,
     Expects,
+    Outage,
     PlannedCall,
     PlannedTurn,
     Source,
@@ -254,3 +257,28 @@ async def gold_blueprint(environment: Environment, base: Task) -> Blueprint:
     first = gold.turns[: spoken[0]] if spoken else gold.turns
     calls = [(made.name, made.parsed_arguments()) for turn in first for made in turn.tool_calls]
     return await planned(environment, base, [("Do it.", calls, "DONE")])
+
+
+def test_what_tools_answer_anyway_gives_no_task_away(booked: tuple[Environment, Task]) -> None:
+    """Arguments that are the text of an earlier answer, and an outage that is met, can be published."""
+    environment, task = booked
+    blueprint = read_blueprint(task)
+    number = task.state_value()["bookings"][0]["id"]
+    same = f'{{"the_reference_number":"{number}"}}'
+    turn = blueprint.turns[0].model_copy(
+        update={"calls": (PlannedCall(name="cancel", arguments=same, result="0" * 16),)}
+    )
+    outage = Outage(turn=0, name="bookings", text="error: busy, try again")
+    changed = blueprint_task(
+        Blueprint(base=blueprint.base, turns=(turn,), outages=(outage,)), synthesizer="test", template="t"
+    )
+    assert read_blueprint(changed).turns[0].calls[0].arguments == same
+    answers = [
+        tool_turn(ToolResult(call_id=str(place), name="bookings", parts=text_parts(text)))
+        for place, text in enumerate((outage.text, same))
+    ]
+    shown = played(environment, task, null_agent())
+    shown = shown.model_copy(update={"turns": (*changed.prompt, assistant("Wait."), *answers)})
+    check_trajectory(shown, changed)
+    with pytest.raises(ValidationError, match="at most 23"):
+        Outage(turn=0, name="bookings", text="error: the service is busy, try again")
