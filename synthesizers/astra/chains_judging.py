@@ -13,6 +13,7 @@ from pipeline.errors import StructuredReplyError
 from synthesizers.astra.chains_graph import MAX_LENGTH, MIN_LENGTH, Chain
 from synthesizers.astra.chains_plan import Dialogue, Unplanned
 from synthesizers.astra.chains_roles import (
+    PER_ROUND,
     PROPOSER,
     TASK_CRITERIA,
     TASK_SCORER,
@@ -26,21 +27,19 @@ from synthesizers.astra.chains_sets import ToolSet
 
 VOTERS = 3
 """Votes per chain, of which most must say yes. Ours; the paper samples votes."""
-_PER_ROUND = 4
-"""Pairs asked for at once: more of them fill a short reply before it is closed. Ours."""
 
 
 async def proposed_chains(proposer: Chat, tool_set: ToolSet, *, number: int) -> list[Chain]:
     """The chains of about `number` proposed pairs of task and chain."""
     chains: list[Chain] = []
-    for place in range(0, number, _PER_ROUND):
+    for place in range(0, number, PER_ROUND):
         ask = ChainAsk(
             tool_set=tool_set.name,
             tools=tool_lines(tool_set.tools.values()),
-            number=min(_PER_ROUND, number - place),
+            number=min(PER_ROUND, number - place),
             shortest=MIN_LENGTH,
             longest=MAX_LENGTH,
-            round=place // _PER_ROUND + 1,
+            round=place // PER_ROUND + 1,
         )
         try:
             reply = await PROPOSER.ask(proposer, ask, narrow={"chain": one_of(tool_set.tools)})
@@ -81,5 +80,4 @@ async def task_ratings(scorer: Chat, dialogue: Dialogue) -> dict[str, int]:
 
 
 def _is_chain(chain: Chain, tool_set: ToolSet) -> bool:
-    known = all(name in tool_set.tools for name in chain)
-    return known and MIN_LENGTH <= len(chain) <= MAX_LENGTH and len(set(chain)) == len(chain)
+    return all(name in tool_set.tools for name in chain) and len(set(chain)) == len(chain)

@@ -12,8 +12,11 @@ from collections.abc import Iterable
 from pydantic import Field
 
 from data.messages import ToolSpec
-from synthesizers.roles import ChatRole, Exchange
+from synthesizers.astra.chains_graph import MAX_LENGTH, MIN_LENGTH
+from synthesizers.roles import ChatRole, Exchange, shown_parameters
 
+PER_ROUND = 4
+"""Pairs asked for at once: more of them fill a short reply before it is closed. Ours."""
 TASK_CRITERIA = {
     "quality": "is the request clear, complete and free of contradictions?",
     "realism": "would a real person using this service ask for this, in this way?",
@@ -24,7 +27,7 @@ TASK_CRITERIA = {
 
 
 class ToolLine(Exchange):
-    """A tool as roles see it; `parameters` is its JSON Schema as text."""
+    """A tool as roles see it; see `shown_parameters`."""
 
     name: str
     description: str
@@ -46,13 +49,13 @@ class ProposedChain(Exchange):
     """A task and the tools it takes, in order."""
 
     task: str = Field(min_length=1, max_length=200)
-    chain: tuple[str, ...] = Field(min_length=1, max_length=8)
+    chain: tuple[str, ...] = Field(min_length=MIN_LENGTH, max_length=MAX_LENGTH)
 
 
 class ProposedChains(Exchange):
     """Several of them."""
 
-    pairs: tuple[ProposedChain, ...] = Field(min_length=1, max_length=40)
+    pairs: tuple[ProposedChain, ...] = Field(min_length=1, max_length=PER_ROUND)
 
 
 class ChainVote(Exchange):
@@ -127,5 +130,6 @@ TASK_SCORER = ChatRole[TaskToScore, TaskScore]("astra/task_scorer", reply=TaskSc
 def tool_lines(tools: Iterable[ToolSpec]) -> tuple[ToolLine, ...]:
     """Tools as roles see them."""
     return tuple(
-        ToolLine(name=tool.name, description=tool.description, parameters=tool.parameters) for tool in tools
+        ToolLine(name=tool.name, description=tool.description, parameters=shown_parameters(tool))
+        for tool in tools
     )

@@ -43,7 +43,7 @@ from synthesizers.director_actor.subgoals import (
 from synthesizers.execution import Executed
 from synthesizers.grounding.calls import Choice, ground
 from synthesizers.grounding.evidence import Evidence
-from synthesizers.roles import shown_dialogue
+from synthesizers.roles import shown_dialogue, shown_parameters
 
 KNOWN_LINES = 24
 """Rows of the world a chat director is told (ours)."""
@@ -216,7 +216,7 @@ class ChatDirector:
             max_goals=self.max_goals,
             feedback=tuple(feedback),
         )
-        reply = await DIRECTOR.ask(self.chat, request, narrow=_possible(request.tools))
+        reply = await DIRECTOR.ask(self.chat, request, narrow=_possible(rehearsal.trial.tools))
         goals = await self._tried(base, rehearsal, reply, by=self.chat.name)
         if not goals:
             raise PlanStopped("no_outline", "the director planned nothing")
@@ -224,16 +224,17 @@ class ChatDirector:
 
     async def replan(self, base: Task, rehearsal: Rehearsal, at: Interruption) -> list[Rehearsed]:
         """See `Director.replan`. A new plan that does not work ends the dialogue, like none."""
+        tools = [spec for spec in rehearsal.trial.tools if spec.name in at.shown]
         request = ReplanRequest(
             persona=self.persona.described(),
-            tools=shown([spec for spec in rehearsal.trial.tools if spec.name in at.shown]),
+            tools=shown(tools),
             known=await self._known(base),
             dialogue=shown_dialogue(at.dialogue),
             problem=_problem(at.executed),
             remaining=tuple(goal.goal.text or goal.goal.goal for goal in at.remaining),
             max_goals=self.max_goals,
         )
-        reply = await REPLANNER.ask(self.replanner, request, narrow=_possible(request.tools))
+        reply = await REPLANNER.ask(self.replanner, request, narrow=_possible(tools))
         try:
             goals = await self._tried(base, rehearsal, reply, by=self.replanner.name)
         except PlanStopped:
@@ -314,11 +315,12 @@ class ChatDirector:
 def shown(tools: Sequence[ToolSpec]) -> tuple[ShownTool, ...]:
     """Tools as a chat director sees them."""
     return tuple(
-        ShownTool(name=tool.name, description=tool.description, parameters=tool.parameters) for tool in tools
+        ShownTool(name=tool.name, description=tool.description, parameters=shown_parameters(tool))
+        for tool in tools
     )
 
 
-def _possible(tools: Sequence[ShownTool]) -> dict[str, dict[str, Any]]:
+def _possible(tools: Sequence[ToolSpec]) -> dict[str, dict[str, Any]]:
     """The calls that an outline may hold: arguments that an earlier answer gives are left out."""
     known = {tool.name: tool.parameters for tool in tools}
     return {"calls": one_call(known, name="tool", every_argument=False)}

@@ -14,7 +14,7 @@ from synthesizers.roles import ChatRole, Exchange
 
 
 class ShownTool(Exchange):
-    """A tool as the director sees it."""
+    """A tool as the director sees it; see `shown_parameters`."""
 
     name: str
     description: str

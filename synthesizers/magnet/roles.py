@@ -24,7 +24,7 @@ class ForwardRequest(Exchange):
     request: str
     done: str = ""
     """Calls of this turn that were made, and their results."""
-    tools: tuple[dict[str, Any], ...]
+    tools: tuple[str, ...]
 
 
 class ForwardCall(Exchange):

@@ -28,7 +28,7 @@ from synthesizers.magnet.roles import (
 from synthesizers.phrasing.back_translation import BACK_TRANSLATOR, translation_request
 from synthesizers.phrasing.requests import PhrasingError, TurnCalls, phrase_request, request_problem
 from synthesizers.phrasing.wording import mentions
-from synthesizers.roles import shown_dialogue
+from synthesizers.roles import shown_dialogue, shown_parameters
 
 TRIES = 2
 """The first try and one more, as a turn whose translations disagree is asked for once again."""
@@ -95,7 +95,7 @@ class Translator:
                 dialogue=shown_dialogue(dialogue),
                 request=text,
                 done=shown_dialogue(done),
-                tools=tuple(spec.openai()["function"] for spec in turn.tools),
+                tools=tuple(map(_shown_tool, turn.tools)),
             )
             read = (await FORWARD_TRANSLATOR.ask(self.forward, asked, narrow={"calls": possible})).calls
             if not _same(stage, read, turn.tools):
@@ -104,6 +104,10 @@ class Translator:
                 return f"a reader took it to mean: {shown or 'no call'}"
             done += [said for call in stage for said in played(call)]
         return ""
+
+
+def _shown_tool(tool: ToolSpec) -> str:
+    return f"{tool.name}: {tool.description} Parameters: {shown_parameters(tool)}"
 
 
 def _mentioned(turn: TurnCalls) -> list[GroundedCall]:

@@ -11,7 +11,7 @@ import pytest
 
 from data import canonical
 from data.errors import ConfigError
-from data.messages import Role
+from data.messages import Role, ToolSpec
 from data.tasks import Task
 from data.trajectories import Origin, Trajectory
 from data.verdicts import Verdict
@@ -35,7 +35,7 @@ from synthesizers.execution import Trial
 from synthesizers.hints import LABEL, MARK, REPEATED, with_hints, without_hints
 from synthesizers.planning import Planned, Planner, given_up
 from synthesizers.role_chats import RoleChats
-from synthesizers.roles import ChatRole, Exchange
+from synthesizers.roles import ChatRole, Exchange, shown_parameters
 from tests.pipeline.rollout_world import Speaker, call_text
 from tests.tiny import make_tiny_tokenizer
 
@@ -102,6 +102,13 @@ def test_calls_in_a_reply_are_narrowed_to_the_tools_there_are() -> None:
     three = canonical.dumps({"goals": [{"calls": [found] * 3}]})
     assert "too long" in read_structured(three, narrowed(schema, {"calls": one_call({"find": find})}))[1]
     assert "items" in schema["$defs"]["Goal"]["properties"]["calls"], "the role's own schema stays as it is"
+
+
+def test_prompts_name_parameters_and_what_is_told_of_them() -> None:
+    schema = '{"properties":{"city":{"type":"string"},"unit":{"type":"string","description":"C or F"}}}'
+    tool = ToolSpec(name="weather", description="The weather.", parameters=schema)
+    assert shown_parameters(tool) == "city, unit (C or F)"
+    assert shown_parameters(tool.model_copy(update={"parameters": '{"type":"object"}'})) == "none"
 
 
 def test_a_reply_that_is_none_is_an_error_with_its_text(role: ChatRole[Question, Answer]) -> None:

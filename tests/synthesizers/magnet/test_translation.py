@@ -215,7 +215,7 @@ def test_prompts_are_worded_as_stored(role: str) -> None:
                 dialogue="user: Hello.\nassistant: Yes?",
                 request="Book the cheapest flight from Oslo to Rome, May 3.",
                 done='call: flights {"src":"Oslo"}\nresult of flights: F1 $90',
-                tools=({"name": "book", "description": "Book a flight.", "parameters": {"type": "object"}},),
+                tools=("book: Book a flight. Parameters: flight",),
             )
         )
     else:
