@@ -12,6 +12,7 @@ from flows.stages.prove import RECIPES
 from flows.stages.prove_methods import RECIPE as METHODS_RECIPE
 from flows.stages.recipe import load_recipe, parse_recipe
 
+ROLES_RECIPE = DEMO_RECIPE.with_name("roles.yaml")
 SYNTH = {"synthesizer": "demonstration", "tasks": 1}
 
 
@@ -30,7 +31,7 @@ def test_what_evaluations_read_trains_nothing(value: dict[str, Any], key: str) -
 
 
 def test_the_shipped_recipes_and_a_dev_split_for_training_pass() -> None:
-    for path in (DEMO_RECIPE, METHODS_RECIPE, *RECIPES.values()):
+    for path in (DEMO_RECIPE, METHODS_RECIPE, ROLES_RECIPE, *RECIPES.values()):
         load_recipe(path)
     assert parse_recipe({"name": "small", "grpo": {"split": "dev"}}).grpo.split == "dev"
     assert parse_recipe({"name": "small", "evaluate": {"split": "train"}}).evaluate.split == "train"
