@@ -5,9 +5,8 @@ a Blueprint, the private part of the Task made from it. Every environment opens 
 wraps it): the base task gives tools and state, the blueprint the user turns and the verdict. After each turn
 
 - the state must be gold's (`end_state`),
-- every look-up that the user asked for must have been answered: the same call, or the same answer of the same
-  tool. Of one that nobody asked for, what gold took from it must have been seen in some answer: how an agent
-  finds a value out is its own business, that it guesses is not,
+- every look-up that the user asked for must have been answered, by the same call or with the same answer of
+  its tool; of others the values that gold took must have been seen in an answer: a guess is no look-up,
 - the reply must be what the turn wants: any words that hold the values asked for, or, where a value or a tool
   is missing, the typed words `ASK name` or `REFUSE` and no call.
 
@@ -164,8 +163,7 @@ def blueprint_task(
     first = blueprint.turns[0]
     if not any(turn.calls for turn in blueprint.turns) and first.expects is Expects.ACT:
         raise ConfigError("a blueprint without a call wants nothing; plan a call, or a turn that asks")
-    calls = sum(len(turn.calls) for turn in blueprint.turns)
-    steps = calls + 2 * len(blueprint.turns)
+    steps = sum(len(turn.calls) + 2 for turn in blueprint.turns)
     return Task(
         environment=blueprint.base.environment,
         split=blueprint.base.split,
@@ -246,9 +244,7 @@ class BlueprintSession(PassesOn):
         said = [turn.tools for turn in self.blueprint.turns[: self._turn + 1] if turn.tools is not None]
         shown = said[-1] if said else self.task.tools
         known = {spec.name: spec for spec in self.inner.tools}
-        return (
-            tuple(known.values()) if shown is None else tuple(known[name] for name in shown if name in known)
-        )
+        return tuple(known[name] for name in (known if shown is None else shown) if name in known)
 
     async def call(self, name: str, arguments: dict[str, Any], call_id: str) -> ToolResult:
         """The inner call, noted for the verdict; a tool that is not shown is no tool."""
@@ -285,8 +281,7 @@ class BlueprintSession(PassesOn):
 
     async def verify(self, trajectory: Trajectory) -> Reward:
         """1 where every turn went well; components: the share of turns that did, the check that failed."""
-        if len(self._states) == self._turn:
-            self._end_turn()
+        self._end_turn()
         number = len(self.blueprint.turns)
         failures = [self._failure(trajectory.turns, index) for index in range(number)]
         failure = next(filter(None, failures), "")
@@ -297,9 +292,7 @@ class BlueprintSession(PassesOn):
             total=values["success"],
             components=tuple(RewardComponent(name=name, value=value) for name, value in values.items()),
             verifier=self.task.verifier,
-            artefact_digest=canonical.digest(
-                self._states, [played.call.arguments for played in self._played]
-            ),
+            artefact_digest=canonical.digest(self._states, [each.call.arguments for each in self._played]),
         )
 
     async def close(self) -> None:
@@ -347,9 +340,10 @@ class BlueprintSession(PassesOn):
         """
         wanted = _key(planned.arguments)
         if planned.status is not ToolStatus.OK:
-            tried = (planned.name, wanted)
-            refused = self.blueprint.turns[index].expects is Expects.REFUSE
-            return not refused or any(tried == (p.call.name, _key(p.call.arguments)) for p in self._played)
+            tried = ((played.call.name, _key(played.call.arguments)) for played in self._played)
+            return (
+                self.blueprint.turns[index].expects is not Expects.REFUSE or (planned.name, wanted) in tried
+            )
         return any(
             played.turn <= index
             and played.call.name == planned.name
@@ -361,7 +355,7 @@ class BlueprintSession(PassesOn):
         """Whether a look-up that the user did not ask for may be missing: others show that the turn was done,
         and all that they took from it, or that is to be told, was seen elsewhere."""
         turn = self.blueprint.turns[index]
-        done = bool(turn.must_say) or any(call.mentioned for call in turn.calls)
+        done = turn.must_say or any(call.mentioned for call in turn.calls)
         if planned.mentioned or turn.expects is not Expects.ACT or not done:
             return False
         answers = "\n".join(played.result.text for played in self._answered() if played.turn <= index)

@@ -115,7 +115,7 @@ def _only_one(source: ArgumentSource, scene: Scene, *, noun: str, rng: random.Ra
         just = f"the {noun} you just {did}" if call == scene.seen - 1 else f"the {noun} from before"
         return rng.choice((f"that {noun}", just))
     if call > max(others):
-        return f"the latest {noun}"
+        return f"the most recent {noun}"  # "latest" is said of times, too
     return f"the {noun}{_about(scene.history[call]) or ' from before'}"
 
 
