@@ -359,7 +359,7 @@ user: What flies from Oslo to Rome on May 4?
 assistant: Three flights.
 
 Wanted, in order:
-1. Book a flight. Point at the flight, which is "F12", for example as "the cheapest flight".
+1. Book a flight. Point at the flight as "the cheapest flight", not by "F12".
 2. Book a hotel. Values to say: "H9" (the hotel), 2 (the nights).
 Do not write: room, change, profile"""
 

@@ -146,7 +146,7 @@ def writer() -> Callable[[Sequence[Turn], Sequence[Any]], str]:
         prompt = turns[-1].text
         lines = re.findall(r"(?:Values to say:|in passing:) (.*)", prompt)
         said = [canonical.loads(found) for line in lines for found in re.findall(SAID, line)]
-        hints = re.findall(r'for example as "([^"]*)"', prompt)
+        hints = re.findall(r'Point at the .*? as "([^"]*)"', prompt)
         number = prompt.count("\nuser: ") + 1
         words = ", ".join([str(value) for value in said] + hints) or "as always"
         return canonical.dumps({"request": f"Wish number {number}: {words}."})
