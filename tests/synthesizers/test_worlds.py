@@ -176,3 +176,12 @@ def test_a_plan_that_the_world_breaks_stops_no_other_and_is_no_verdict(renderer:
     )
     with pytest.raises(EnvironmentFailure, match=r"2 plans were broken"):
         list(planned(everything, tasks))
+
+
+@pytest.mark.parametrize("option", ["hops", "inner_tries", "outer_tries", "merge_tries", "irrelevant"])
+def test_impossible_numbers_of_question_environments(option: str, renderer: ChatMLRenderer) -> None:
+    world = load_environment("question_dag")
+    with pytest.raises(ConfigError, match=f"{option} must be at least [01], got -1"):
+        load_synthesizer("astra_environments")(
+            environment=world, engine=None, renderer=renderer, **{option: -1}
+        )
