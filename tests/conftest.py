@@ -46,6 +46,7 @@ def scratch_home() -> Iterator[Path]:
     _SCRATCH.cleanup()
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Name each test's group, which one process runs in a piece, and put the longest groups first."""
     groups = {item: _group(item) for item in items}
