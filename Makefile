@@ -1,6 +1,5 @@
 # Two environments: .venv (the product) and .venv-serve (the model server). Every target makes what it needs.
 # PYTHON=..., TORCH_INDEX=URL, TORCH=default and VLLM_PACKAGE=NAME==VERSION override what is detected.
-# TEST_WORKERS=N runs the tests in N processes; files stay whole, and all tests on the model server are in one of them.
 
 # No dependency of ours reports anything to anybody.
 export DO_NOT_TRACK := 1
@@ -12,7 +11,6 @@ export PYTHON TORCH TORCH_INDEX VLLM_PACKAGE
 BIN := .venv/bin
 SEED ?= 0
 PYTEST_ARGS ?=
-TEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help setup serve-setup bfcl-setup tau2-setup verifiers-setup demo prove check test clean
@@ -49,8 +47,8 @@ check: setup  ## Format, lint, types, import layers, layout guards, documents
 	$(BIN)/python scripts/check_docs.py
 	$(BIN)/python -m pytest -q tests/test_layout.py
 
-test: setup serve-setup bfcl-setup tau2-setup  ## All tests, those on a real model server included, in two processes
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
+test: setup serve-setup bfcl-setup tau2-setup  ## All tests, those on a real model server included
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 clean:  ## Remove both environments and the caches; runs/ stays
 	rm -rf .venv .venv-serve .venv-verifiers .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist build
