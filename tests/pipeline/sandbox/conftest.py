@@ -6,6 +6,7 @@ import gc
 import os
 import socket
 import subprocess
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +35,25 @@ def descendants(pid: int | None = None) -> set[int]:
             for child in map(int, task.read_text().split()):
                 found |= {child} | descendants(child)
     return found
+
+
+def jails() -> set[int]:
+    """Processes below this one that bubblewrap started, or that run in a jail of its."""
+    found = set()
+    for pid in descendants():
+        with contextlib.suppress(OSError):
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+            if "multiprocessing" not in command:  # its resource tracker stays for the whole test run
+                found.add(pid)
+    return found
+
+
+def left_since(before: set[int]) -> list[bytes]:
+    """Command lines of the processes below this one that are new, once what is ending had time to."""
+    deadline = time.monotonic() + 20
+    while (left := jails() - before) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in left]
 
 
 def groups_left() -> list[str]:
@@ -68,14 +88,14 @@ def _alone() -> None:
 
 @pytest.fixture(scope="package")
 def bubblewrap(_alone: None) -> Iterator[Sandbox]:
-    before = descendants()
+    before = jails()
     try:
         sandbox = load_sandbox("bubblewrap", warm=2, parallel=8)
     except ConfigError as error:
         pytest.skip(str(error))
     yield sandbox
     asyncio.run(sandbox.close())
-    assert descendants() <= before
+    assert not left_since(before)
     assert groups_left() == []
 
 
@@ -155,7 +175,7 @@ class Host:
             listener.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     directory = tmp_path_factory.mktemp("host")
     for parent in (directory.parent, directory.parent.parent):
