@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 
 from data import canonical
 from data.errors import ConfigError, TrajsmithError
-from data.messages import Role, ToolCall, ToolSpec, Turn
+from data.messages import ToolCall, ToolSpec, Turn
 from data.tasks import Task
-from data.trajectories import Origin, Policy, Segment, Span, SpanKind, Trajectory, make_group_id
+from data.trajectories import Origin, Policy, Segment, Trajectory, make_group_id
 from pipeline.environments.base import Environment, GoldScript
 from pipeline.errors import EnvironmentFailure
 from pipeline.renderers.base import Renderer
@@ -26,6 +26,7 @@ from pipeline.rollout_author import Written
 from pipeline.rollout_episode import Episode, Identity
 from pipeline.rollout_pool import Emit, pooled
 from synthesizers.base import pending
+from synthesizers.segments import rendered_segments
 from synthesizers.slips import other_arguments
 
 
@@ -64,16 +65,7 @@ class GoldAuthor:
 
     def segments(self) -> tuple[Segment, ...]:
         """One rendered segment per tool set; earlier assistant turns are prompt in the later ones."""
-        ends = [start for start, _ in self._starts[1:]] + [len(self._turns)]
-        rendered = (self._segment(*start, end) for start, end in zip(self._starts, ends, strict=True))
-        return tuple(segment for segment in rendered if segment.num_generated)
-
-    def _segment(self, start: int, tools: tuple[ToolSpec, ...], end: int) -> Segment:
-        while end > start and self._turns[end - 1].role is not Role.ASSISTANT:
-            end -= 1
-        rendered = self.renderer.render(self._turns[:end], tools, generation_prompt=False)
-        spans = tuple(_as_prompt(span) if span.turn < start else span for span in rendered.spans)
-        return Segment(origin=Origin.RENDERED, tools=tools, token_ids=tuple(rendered.token_ids), spans=spans)
+        return rendered_segments(self._turns, self._starts, renderer=self.renderer, origin=Origin.RENDERED)
 
     def _calls(self, turn: Turn, turns: Sequence[Turn]) -> tuple[ToolCall, ...]:
         tools = {tool.name: tool for tool in self._starts[-1][1]}
@@ -159,10 +151,6 @@ class Demonstration:
         return await Episode(
             job.task, environment=world, author=author, settings=settings, identity=identity
         ).run()
-
-
-def _as_prompt(span: Span) -> Span:
-    return span._replace(kind=SpanKind.PROMPT)
 
 
 def _why(trajectory: Trajectory) -> str:

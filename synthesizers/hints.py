@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from data import canonical
-from data.messages import Role, ToolCall, ToolSpec, Turn, text_parts
+from data.messages import Role, ToolCall, Turn, text_parts
 from data.tasks import Task
-from data.trajectories import Origin, Segment, Span, SpanKind, Trajectory
+from data.trajectories import Origin, Trajectory
 from pipeline.environments.blueprint import read_blueprint
 from pipeline.errors import ConfigError
 from pipeline.renderers.base import Renderer
+from synthesizers.segments import rendered_segments
 
 MARK = "[Hint]"
 LABEL = "hinted"
@@ -51,7 +52,11 @@ def without_hints(trajectory: Trajectory, task: Task, hints: Sequence[str], rend
     if any(_repeats(turn, hints) for turn in turns):
         turns = [_silenced(turn, hints) for turn in turns]
         labels.append(REPEATED)
-    segments = _rendered(turns, trajectory.segments[0].tools if trajectory.segments else (), renderer)
+    first = trajectory.segments[0].tools if trajectory.segments else ()
+    changes = [
+        (index, turn.tools_changed) for index, turn in enumerate(turns) if turn.tools_changed is not None
+    ]
+    segments = rendered_segments(turns, [(0, first), *changes], renderer=renderer, origin=Origin.EDITED)
     changed = {
         "task_id": task.task_id,
         "turns": tuple(turns),
@@ -82,28 +87,3 @@ def _unwritten(call: ToolCall) -> ToolCall:
 
 def _hinted(text: str, hint: str) -> str:
     return f"{text}\n{MARK} {hint}" if hint else text
-
-
-def _rendered(turns: Sequence[Turn], tools: tuple[ToolSpec, ...], renderer: Renderer) -> tuple[Segment, ...]:
-    """One edited segment per tool set, cut where a turn says that the tools changed."""
-    starts = [0, *(index for index, turn in enumerate(turns) if turn.tools_changed is not None)]
-    segments = []
-    for start, end in zip(starts, [*starts[1:], len(turns)], strict=True):
-        shown = (turns[start].tools_changed if start else tools) or ()
-        while end and turns[end - 1].role is not Role.ASSISTANT:
-            end -= 1
-        rendered = renderer.render(turns[:end], shown, generation_prompt=False)
-        spans = tuple(_as_prompt(span) if span.turn < start else span for span in rendered.spans)
-        segments.append(
-            Segment(
-                origin=Origin.EDITED,
-                tools=shown,
-                token_ids=tuple(rendered.token_ids),
-                spans=spans,
-            )
-        )
-    return tuple(segment for segment in segments if segment.num_generated)
-
-
-def _as_prompt(span: Span) -> Span:
-    return span._replace(kind=SpanKind.PROMPT)
