@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
 from typing import Any
 
 from data.errors import ConfigError
@@ -20,7 +18,7 @@ from data.messages import NamedValue
 from data.trajectories import Trajectory
 from filters.astra_judges import JUDGES, ChatOf, judged_parts
 from filters.astra_parts import FAILED_CALL, PROGRAM_PARTS, FailedCall, conciseness, tool_success
-from filters.base import Judged, Judgement, annotated, judged
+from filters.base import Judged, Judgement, annotated, in_batches, judged
 from pipeline.chat.base import Chat
 from pipeline.chat.load import load_chat
 from pipeline.errors import StructuredReplyError
@@ -61,16 +59,8 @@ class AstraScore:
         """What judges said, by trajectory: a chain may read the pool again, and they are asked once."""
 
     def __call__(self, trajectories: Iterable[Trajectory]) -> Iterator[Judged]:
-        """Score a stream in batches, in an event loop of its own (judges may be asked over a network)."""
-        stream = iter(trajectories)
-        runner = asyncio.Runner()
-        with ThreadPoolExecutor(max_workers=1) as thread:
-            try:
-                while batch := list(islice(stream, _BATCH)):
-                    yield from thread.submit(runner.run, self._scored(batch)).result()
-            finally:
-                thread.submit(runner.run, self._close()).result()
-                thread.submit(runner.close).result()
+        """Score a stream in batches."""
+        return in_batches(trajectories, self._scored, size=_BATCH, close=self._close)
 
     async def _scored(self, batch: list[Trajectory]) -> list[Judged]:
         return list(await asyncio.gather(*(self._one(trajectory) for trajectory in batch)))

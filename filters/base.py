@@ -8,9 +8,12 @@ and which filters exist (`filters`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import asyncio
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from itertools import islice
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from data.errors import ConfigError
 from data.messages import NamedValue
@@ -18,6 +21,7 @@ from data.trajectories import Trajectory
 from data.verdicts import Verdict
 
 OK = "ok"
+Item = TypeVar("Item")
 
 
 class Judged(NamedTuple):
@@ -189,3 +193,23 @@ class _Step:
                 f"now there are {'more' if position > len(choices) else position}; "
                 "curate when nothing writes to it"
             )
+
+
+def in_batches(
+    trajectories: Iterable[Trajectory],
+    judge: Callable[[list[Trajectory]], Coroutine[Any, Any, Sequence[Item]]],
+    *,
+    size: int,
+    close: Callable[[], Coroutine[Any, Any, None]],
+) -> Generator[Item, None, None]:
+    """What `judge` says of a stream, `size` at a time, in an event loop of its own thread (judges may be
+    asked over a network); `close` is awaited there at the end, however it comes."""
+    stream = iter(trajectories)
+    runner = asyncio.Runner()
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        try:
+            while batch := list(islice(stream, size)):
+                yield from thread.submit(runner.run, judge(batch)).result()
+        finally:
+            thread.submit(runner.run, close()).result()
+            thread.submit(runner.close).result()

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+from contextlib import closing
 from typing import Any
 
 from data.errors import ConfigError
 from data.tasks import Task
 from data.trajectories import RewardBy, Trajectory
-from filters.base import Judged, Judgement, judged
+from filters.base import Judged, Judgement, in_batches, judged
 from pipeline.rewards import build_reward
 from pipeline.rewards.base import GoldCalls, Score, chosen_total, scored, with_score
 
@@ -52,17 +51,10 @@ class Rewarded:
         """What judges said, by trajectory: a chain may read the pool again, and they are asked once."""
 
     def __call__(self, trajectories: Iterable[Trajectory]) -> Iterator[Judged]:
-        """Score a stream in batches, in an event loop of its own (a judge may be asked over a network)."""
-        stream = iter(trajectories)
-        runner = asyncio.Runner()
-        with ThreadPoolExecutor(max_workers=1) as thread:
-            try:
-                while batch := list(islice(stream, _BATCH)):
-                    found = thread.submit(runner.run, self._scored(batch)).result()
-                    yield from (judged(item, self.name, self.judge(item)) for item in found)
-            finally:
-                thread.submit(runner.run, self.reward.close()).result()
-                thread.submit(runner.close).result()
+        """Score a stream in batches."""
+        batches = in_batches(trajectories, self._scored, size=_BATCH, close=self.reward.close)
+        with closing(batches) as found:
+            yield from (judged(item, self.name, self.judge(item)) for item in found)
 
     def judge(self, trajectory: Trajectory) -> Judgement:
         """Compare the score on the record with the threshold."""
