@@ -69,8 +69,8 @@ class Trial:
 
     @property
     def state(self) -> str:
-        """Digest of the state now."""
-        return state_digest(self.session, [made.call for made in self.executed if made.ok])
+        """Digest of the state now, which is the one after the last kept call."""
+        return self.executed[-1].after if self.executed else self._digest()
 
     async def attempt(self, name: str, arguments: dict[str, Any]) -> Executed:
         """Make a call and keep it; `undo` takes it back. Raises EnvironmentFailure on an infra_error."""
@@ -102,9 +102,11 @@ class Trial:
     def _keep(self, call: ToolCall, result: ToolResult, *, before: str, kept: bytes) -> Executed:
         self._undo.append(kept)
         self.executed.append(Executed(call, result, before, ""))
-        made = self.executed[-1]._replace(after=self.state)
-        self.executed[-1] = made
-        return made
+        self.executed[-1] = self.executed[-1]._replace(after=self._digest())
+        return self.executed[-1]
+
+    def _digest(self) -> str:
+        return state_digest(self.session, [made.call for made in self.executed if made.ok])
 
     def undo(self) -> None:
         """Take the last kept call back."""

@@ -248,9 +248,9 @@ class BlueprintSession(PassesOn):
 
     async def call(self, name: str, arguments: dict[str, Any], call_id: str) -> ToolResult:
         """The inner call, noted for the verdict; a tool that is not shown is no tool."""
-        if name not in {spec.name for spec in self.tools}:
-            known = ", ".join(spec.name for spec in self.tools)
-            text = text_parts(f"no tool {name}; tools: {known}")
+        shown = [spec.name for spec in self.tools]
+        if name not in shown:
+            text = text_parts(f"no tool {name}; tools: {', '.join(shown)}")
             return ToolResult(call_id=call_id, name=name, parts=text, status=ToolStatus.TOOL_ERROR)
         made = ToolCall(call_id=call_id, name=name, arguments=canonical.dumps(arguments))
         again = next((played for played in self._played if played.call.call_id == call_id), None)
@@ -387,13 +387,13 @@ def _taken(name: str, planned: PlannedCall) -> Iterator[str]:
 
 def reply_fits(planned: PlannedTurn, reply: str) -> bool:
     """Whether an assistant's last words of a turn are what the turn wants."""
-    answer = read_answer(reply)
+    answer, told = read_answer(reply), all(says(reply, value) for value in planned.must_say)
     if planned.expects is Expects.ASK:
         return answer == read_answer(planned.reply)
     if planned.expects is Expects.REFUSE:
-        return answer.kind is AnswerKind.REFUSE and all(says(reply, value) for value in planned.must_say)
+        return answer.kind is AnswerKind.REFUSE and told
     typed = answer.kind in (AnswerKind.ASK, AnswerKind.REFUSE, AnswerKind.SILENT)
-    return not typed and all(says(reply, value) for value in planned.must_say)
+    return not typed and told
 
 
 def _key(arguments: str) -> str:
