@@ -8,7 +8,7 @@ works (`calls` executes it).
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from data import canonical
@@ -53,9 +53,12 @@ def proposals(
     choices = {
         name: candidates(name, needs, records, pool, wanted.get(name, ())) for name in needs.properties
     }
+    sought = {name for name, found in choices.items() if any(choice.score >= WANTED for choice in found)}
+    anchors = [
+        _anchored(record, needs, choices, sought, pool, rng) for record in _anchors(needs, records, rng)
+    ]
     found: dict[str, Proposal] = {}
-    anchors = [_anchored(record, needs, choices, pool, rng) for record in _anchors(needs, records, rng)]
-    for proposal in [*anchors, *(_free(needs, choices, rng) for _ in range(4))]:
+    for proposal in [*anchors, *(_free(needs, choices, sought, rng) for _ in range(4))]:
         if proposal is not None and not argument_problems(proposal.arguments, needs.schema):
             key = digest_of(tool.name, proposal.arguments)
             if key not in found or found[key].score < proposal.score:
@@ -94,20 +97,20 @@ def _anchored(
     record: Record,
     needs: Parameters,
     choices: Mapping[str, Sequence[Candidate]],
+    sought: Collection[str],
     pool: ValuePool,
     rng: random.Random,
 ) -> Proposal | None:
     """The record's own values where it has them, the best of the others for the rest; None where it has
-    none."""
+    none. `sought` are the parameters that a planner's value fits: theirs are never the record's."""
     arguments, scores = {}, []
     for name in needs.properties:
         own = max(scored(name, needs, record, pool), key=lambda choice: choice.score, default=None)
         strong = own is not None and own.score >= (ENOUGH if name in needs.required else SAME_NAME)
-        wanted = any(choice.score >= WANTED for choice in choices[name])
-        if own is not None and strong and not wanted:
+        if own is not None and strong and name not in sought:
             arguments[name] = own.value
             scores.append(own.score)
-        elif wanted or (name in needs.required and record.tool != needs.tool):
+        elif name in sought or (name in needs.required and record.tool != needs.tool):
             picked = _noisy_best(choices[name], rng)
             if picked is None:
                 return None
@@ -119,12 +122,15 @@ def _anchored(
 
 
 def _free(
-    needs: Parameters, choices: Mapping[str, Sequence[Candidate]], rng: random.Random
+    needs: Parameters,
+    choices: Mapping[str, Sequence[Candidate]],
+    sought: Collection[str],
+    rng: random.Random,
 ) -> Proposal | None:
-    """Required parameters (and wanted ones), each from its own best evidence."""
+    """Required parameters (and sought ones), each from its own best evidence."""
     arguments, scores = {}, []
     for name in needs.properties:
-        if name in needs.required or any(choice.score >= WANTED for choice in choices[name]):
+        if name in needs.required or name in sought:
             picked = _noisy_best(choices[name], rng)
             if picked is None:
                 return None

@@ -34,7 +34,7 @@ WANTED = 20.0
 """A value at the port that the planner asked for goes before everything else."""
 ENOUGH = 1.5
 """Evidence below this is no reason to try a value where there is better."""
-_IDENTITIES = ("id", "key", "name", "code", "number", "no")
+_IDENTITIES = frozenset({"id", "key", "name", "code", "number", "no"})
 """Field names whose value stands for the whole record."""
 _QUOTED = re.compile(r"'([^'\n]{1,40})'|\"([^\"\n]{1,40})\"")
 _SOUGHT = frozenset({"keyword", "query", "term", "pattern", "search", "text"})
@@ -158,14 +158,17 @@ def _name_score(parameter: str, field: str, record: Record) -> float:
     wanted, given = _nouns(parameter), _nouns(field)
     if not field or not wanted:
         return 0.0
-    kinds = [_nouns(record.kind), *(_nouns(str(value)) for key, value in record.values if key in _SORTS)]
-    whole = {*kinds[0], *given}
-    if wanted == given or (set(wanted) == whole and field in _IDENTITIES):
+    if wanted == given or (field in _IDENTITIES and _identifies(set(wanted), set(given), record)):
         return SAME_NAME
-    thing = set(wanted) - set(_IDENTITIES)
-    if field in _IDENTITIES and any(thing == set(kind) for kind in kinds if kind):
-        return SAME_NAME
-    return PART_OF_NAME if set(wanted) & set(given) - set(_IDENTITIES) else 0.0
+    return PART_OF_NAME if set(wanted) & set(given) - _IDENTITIES else 0.0
+
+
+def _identifies(wanted: set[str], given: set[str], record: Record) -> bool:
+    """Whether a field that stands for its record stands for the thing that a parameter is named after."""
+    kind = _nouns(record.kind)
+    sorts = (_nouns(str(value)) for key, value in record.values if key in _SORTS)
+    things = (set(named) for named in (kind, *sorts) if named)
+    return wanted == {*kind, *given} or any(thing == wanted - _IDENTITIES for thing in things)
 
 
 def _shape_score(name: str, value: Any, needs: Parameters, pool: ValuePool) -> float:
