@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
-from data import canonical
 from data.messages import ToolSpec
 from synthesizers.grounding.reading import parts_of, singular, words
+from synthesizers.grounding.scoring import Parameters
 from synthesizers.phrasing.headings import imperative
 from synthesizers.phrasing.vocabulary import (
     CREATES,
@@ -26,7 +26,7 @@ from synthesizers.phrasing.vocabulary import (
     PREPOSITIONS,
     SYNONYMS,
 )
-from synthesizers.phrasing.wording import leaked_tool_name
+from synthesizers.phrasing.wording import leaked_tool_name, name_in, parts_of_name
 
 _DETERMINER = r"(?:(?:a|an|the|one|my|your|any|some|another|this|specified|multiple)\s+)?"
 _QUALITY = r"(?:(?:final|specific|specified|given|particular|certain|new|existing|desired)\s+)?"
@@ -83,7 +83,7 @@ def clause_of(tool: ToolSpec, slots: Sequence[Slot], *, names: Sequence[str], rn
     head = unnamed(_IDLE.sub(r"\1 ", clause.text), names, rng=rng).strip()
     if not re.search(r"[^\W\d_]", head):
         head = f"{rng.choice(_SOMETHING)} {head}".strip()
-    whole = head + _adjuncts(clause, rest, _properties(tool))
+    whole = head + _adjuncts(clause, rest, Parameters.of(tool).properties)
     clause.text = _with_articles(unnamed(whole, names, rng=rng))
     return clause
 
@@ -91,7 +91,7 @@ def clause_of(tool: ToolSpec, slots: Sequence[Slot], *, names: Sequence[str], rn
 def adjuncts_of(tool: ToolSpec, slots: Sequence[Slot]) -> Clause:
     """The values alone, each with its preposition: " from Oslo to Rome"."""
     clause = Clause("", list(slots))
-    clause.text = _adjuncts(clause, list(range(len(slots))), _properties(tool))
+    clause.text = _adjuncts(clause, list(range(len(slots))), Parameters.of(tool).properties)
     return clause
 
 
@@ -122,11 +122,9 @@ def unnamed(text: str, names: Sequence[str], *, rng: random.Random) -> str:
         name = leaked_tool_name(text, names)
         if not name:
             return text
-        parts = [part for part in re.split(r"[\W_]+", name) if part] or [name]
-        pattern = r"[\W_]+".join(map(re.escape, parts))
-        found = re.search(rf"(?<![^\W_]){pattern}(?![^\W_])", text, re.IGNORECASE)
+        found = name_in(text, name)
         assert found is not None
-        text = text[: found.start()] + _otherwise(parts, rng) + text[found.end() :]
+        text = text[: found.start()] + _otherwise(parts_of_name(name), rng) + text[found.end() :]
         text = re.sub(r" {2,}", " ", text)
     return re.sub(r"[^\x00 \d]+", "", text)
 
@@ -250,10 +248,6 @@ def _option(name: str, properties: Mapping[str, Any]) -> str:
     described = str(properties.get(name, {}).get("description", "")).split(".")[0].split(",")[0]
     plain = re.sub(r"^(?:whether to|if true,?|show|display|include)\s+", "", described.lower()).strip()
     return plain or f"option {label}"
-
-
-def _properties(tool: ToolSpec) -> dict[str, Any]:
-    return canonical.loads(tool.parameters).get("properties") or {}
 
 
 def _with_articles(text: str) -> str:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from data import canonical
 from data.messages import ToolSpec
 from synthesizers.grounding.reading import words
+from synthesizers.grounding.scoring import Parameters
 from synthesizers.phrasing.headings import imperative
 
 _TAIL = 2
@@ -35,4 +35,4 @@ def twins_of(names: Collection[str], tools: Sequence[ToolSpec]) -> frozenset[str
 
 
 def _required(tool: ToolSpec) -> set[str]:
-    return set(canonical.loads(tool.parameters).get("required", ()))
+    return set(Parameters.of(tool).required)

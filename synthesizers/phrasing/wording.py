@@ -49,12 +49,18 @@ def leaked_tool_name(text: str, tools: Iterable[str], *, said: Sequence[Any] = (
     `said` are values the user must say: a file called "notes" may be named beside a tool called `notes`.
     """
     rest = without_values(text, said)
-    for name in tools:
-        parts = [part for part in re.split(r"[\W_]+", name) if part]
-        pattern = r"[\W_]+".join(map(re.escape, parts)) or re.escape(name)
-        if name and re.search(rf"(?<![^\W_]){pattern}(?![^\W_])", rest, re.IGNORECASE):
-            return name
-    return ""
+    return next((name for name in tools if name and name_in(rest, name)), "")
+
+
+def name_in(text: str, name: str) -> re.Match[str] | None:
+    """Where `text` first holds a tool's name as whole words, blanks or other signs between its parts."""
+    pattern = r"[\W_]+".join(map(re.escape, parts_of_name(name)))
+    return re.search(rf"(?<![^\W_]){pattern}(?![^\W_])", text, re.IGNORECASE)
+
+
+def parts_of_name(name: str) -> list[str]:
+    """The parts of a tool's name as written; a name of signs alone is one part."""
+    return [part for part in re.split(r"[\W_]+", name) if part] or [name]
 
 
 def secret_names(tools: Iterable[ToolSpec]) -> list[str]:
