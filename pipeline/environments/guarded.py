@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
+from data import canonical
 from data.messages import ToolResult, ToolStatus, text_parts
 from data.tasks import Task
 from pipeline.errors import ConfigError, EnvironmentFailure
@@ -97,6 +98,26 @@ class GuardedSession(ABC):
         return ToolResult(
             call_id=call_id, name=name, parts=text_parts(text[:MAX_ERROR_LENGTH]), status=status
         )
+
+
+class JsonStateSession(GuardedSession):
+    """A session whose `state` is a JSON value: its snapshot is that and the results given so far."""
+
+    state: Any
+
+    def snapshot(self) -> bytes:
+        """State and results. A poisoned session raises EnvironmentFailure."""
+        self._refuse_if_poisoned()
+        results = {key: item.model_dump(mode="json") for key, item in self._results.items()}
+        return canonical.dumps([self.task.task_id, self.state, results]).encode("ascii")
+
+    def restore(self, snapshot: bytes) -> None:
+        """Return to a snapshot of a session of the same task. A poisoned session cannot be restored."""
+        self._refuse_if_poisoned()
+        task_id, state, results = canonical.loads(snapshot.decode("ascii"))
+        self._refuse_foreign(task_id)
+        self.state = state
+        self._results = {key: ToolResult.model_validate(item) for key, item in results.items()}
 
 
 def said(error: BaseException, *, shown: Callable[[BaseException], str] = str) -> str:

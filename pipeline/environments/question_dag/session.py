@@ -25,17 +25,17 @@ from data.trajectories import Reward, RewardComponent, Trajectory
 from pipeline.checks.answers import bare, last_words, marked_answer, states
 from pipeline.checks.calls import argument_problems
 from pipeline.checks.matching import call_f1
-from pipeline.environments.guarded import GuardedSession
+from pipeline.environments.guarded import JsonStateSession
 from pipeline.environments.question_dag.calls import call_tool
 from pipeline.environments.question_dag.dag import same_answer
 from pipeline.environments.question_dag.items import MadeCall, MadeTool
 from pipeline.environments.question_dag.tasks import asked
 from pipeline.environments.sandboxed import SandboxRunner
 from pipeline.environments.tools import ToolLimits, truncate
-from pipeline.errors import ConfigError, JudgeError, TrajsmithError
+from pipeline.errors import JudgeError, TrajsmithError
 
 
-class QuestionSession(GuardedSession):
+class QuestionSession(JsonStateSession):
     """See `pipeline.environments.base.Session`. `state` lists the calls made: name, arguments, ok, text."""
 
     def __init__(
@@ -65,21 +65,6 @@ class QuestionSession(GuardedSession):
     async def next_user(self, turns: Sequence[Turn]) -> Turn | None:
         """Nobody asks again."""
         return None
-
-    def snapshot(self) -> bytes:
-        """Calls and results. A poisoned session raises EnvironmentFailure."""
-        self._refuse_if_poisoned()
-        results = {key: item.model_dump(mode="json") for key, item in self._results.items()}
-        return canonical.dumps([self.task.task_id, self.state, results]).encode("ascii")
-
-    def restore(self, snapshot: bytes) -> None:
-        """Return to a snapshot of a session of the same task. A poisoned session cannot be restored."""
-        self._refuse_if_poisoned()
-        task_id, state, results = canonical.loads(snapshot.decode("ascii"))
-        if task_id != self.task.task_id:
-            raise ConfigError(f"snapshot belongs to task {task_id}, this session to {self.task.task_id}")
-        self.state = state
-        self._results = {key: ToolResult.model_validate(item) for key, item in results.items()}
 
     async def verify(self, trajectory: Trajectory) -> Reward:
         """See the module docstring. Raises JudgeError."""

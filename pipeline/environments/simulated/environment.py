@@ -18,6 +18,7 @@ from data.tasks import Task
 from pipeline.chat.base import Chat
 from pipeline.chat.load import load_chat
 from pipeline.environments.documented import DocumentedSession, sources_digest
+from pipeline.environments.guarded import JsonStateSession
 from pipeline.environments.host import FileHost, required
 from pipeline.environments.responses import ToolResponse
 from pipeline.environments.simulated.facts import Outcome, merge_patch
@@ -32,7 +33,7 @@ VERIFIER = "simulated/task_file/2"
 _MARK = NamedValue(name="simulated", value=1.0)
 
 
-class SimulatedSession(DocumentedSession):
+class SimulatedSession(JsonStateSession, DocumentedSession):
     """See `pipeline.environments.base.Session`. `state` is the application's state as JSON."""
 
     def __init__(
@@ -51,20 +52,6 @@ class SimulatedSession(DocumentedSession):
     def end_state(self) -> Any:
         """The application's state."""
         return self.state
-
-    def snapshot(self) -> bytes:
-        """State and results. A poisoned session raises EnvironmentFailure."""
-        self._refuse_if_poisoned()
-        results = {key: item.model_dump(mode="json") for key, item in self._results.items()}
-        return canonical.dumps([self.task.task_id, self.state, results]).encode("ascii")
-
-    def restore(self, snapshot: bytes) -> None:
-        """Return to a snapshot of a session of the same task. A poisoned session cannot be restored."""
-        self._refuse_if_poisoned()
-        task_id, state, results = canonical.loads(snapshot.decode("ascii"))
-        self._refuse_foreign(task_id)
-        self.state = state
-        self._results = {key: ToolResult.model_validate(item) for key, item in results.items()}
 
     async def _execute(self, name: str, arguments: dict[str, Any], call_id: str) -> ToolResult:
         """As for any documented tool; what the chat answered is marked."""
