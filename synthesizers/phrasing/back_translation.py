@@ -20,7 +20,7 @@ from pipeline.errors import StructuredReplyError
 from synthesizers.grounding.provenance import ArgumentSource, Provenance
 from synthesizers.grounding.reading import words
 from synthesizers.phrasing.clauses import noun_of
-from synthesizers.phrasing.referring import Scene, refer
+from synthesizers.phrasing.referring import refer
 from synthesizers.phrasing.requests import TurnCalls, request_problem
 from synthesizers.phrasing.wording import secret_names
 from synthesizers.roles import ChatRole, Exchange, shown_dialogue
@@ -126,4 +126,4 @@ def _value(source: ArgumentSource, *, hint: str = "") -> ValueToSay:
 
 
 def _hint(source: ArgumentSource, turn: TurnCalls, rng: random.Random) -> str:
-    return refer(source, Scene(turn.history, turn.seen), noun=noun_of(source.name), rng=rng)
+    return refer(source, turn, noun=noun_of(source.name), rng=rng)

@@ -11,13 +11,14 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from data.messages import ToolSpec
 from synthesizers.execution import Executed
 from synthesizers.grounding.provenance import ArgumentSource, GroundedCall, Provenance
 from synthesizers.grounding.reading import Field, Row, rows_of, shape, words
 from synthesizers.phrasing.clauses import shown_value
+from synthesizers.phrasing.closings import TurnCalls
 from synthesizers.phrasing.wording import mentions
 
 _MONEY = re.compile(r"[$€£]\s?(\d[\d,]*(?:\.\d+)?)")
@@ -40,16 +41,9 @@ def goes_unsaid(call: GroundedCall, tool: ToolSpec) -> bool:
     return bool(call.of(Provenance.USER)) or _OWN.search(tool.description) is not None
 
 
-class Scene(NamedTuple):
-    """What has been called when a request is written. Calls from index `seen` on are the request's own."""
-
-    history: Sequence[Executed]
-    seen: int
-
-
 def refer(
     source: ArgumentSource,
-    scene: Scene,
+    turn: TurnCalls,
     *,
     noun: str,
     rng: random.Random,
@@ -65,18 +59,18 @@ def refer(
     if isinstance(source.value, list | dict):
         return f"those {_plural(noun)}{tail}"
     call = source.of.call
-    rows = _rivals(scene.history[call], source.value)
+    rows = _rivals(turn.history[call], source.value)
     here = next((place for place, row in enumerate(rows) if _place(row, source.value)), None)
     if here is None:
         return shown_value(source.value)
     if len(rows) == 1:
         if nested and not tail:
             return f"my {noun}"
-        return _only_one(source, scene, noun=noun, rng=rng, tail=tail)
-    seen = call < scene.seen
+        return _only_one(source, turn, noun=noun, rng=rng, tail=tail)
+    seen = call < turn.seen
     beside = seen or (nested and not tail)
     told = list(_told_apart(rows, here, str(source.value), noun=noun, seen=beside))
-    when = _when(source, scene) if seen and not tail else ""
+    when = _when(source, turn) if seen and not tail else ""
     chosen = rng.choice(told[:2]) if told else _in_order(here, len(rows), noun)
     return f"{chosen}{tail}{when}"
 
@@ -96,36 +90,36 @@ def _place(row: Row, value: Any) -> Field | None:
     return next(equal, None) or next(said, None)
 
 
-def _only_one(source: ArgumentSource, scene: Scene, *, noun: str, rng: random.Random, tail: str) -> str:
+def _only_one(source: ArgumentSource, turn: TurnCalls, *, noun: str, rng: random.Random, tail: str) -> str:
     """The only value of its kind in that result; other results may hold more of the kind."""
     assert source.of is not None
     call = source.of.call
     if tail:
         return f"the {noun}{tail}"
-    if call >= scene.seen:
-        new = f"the new {noun}" if scene.history[call].changes else f"the {noun} that you find"
+    if call >= turn.seen:
+        new = f"the new {noun}" if turn.history[call].changes else f"the {noun} that you find"
         return rng.choice((f"that {noun}", new))
     others = [
         index
-        for index, done in enumerate(scene.history[: scene.seen])
+        for index, done in enumerate(turn.history[: turn.seen])
         if index != call and _rivals(done, source.value) and not mentions(done.result.text, source.value)
     ]
     if not others:
-        did = "made" if scene.history[call].changes else "found"
-        just = f"the {noun} you just {did}" if call == scene.seen - 1 else f"the {noun} from before"
+        did = "made" if turn.history[call].changes else "found"
+        just = f"the {noun} you just {did}" if call == turn.seen - 1 else f"the {noun} from before"
         return rng.choice((f"that {noun}", just))
     if call > max(others):
         return f"the most recent {noun}"  # "latest" is said of times, too
-    return f"the {noun}{_about(scene.history[call]) or ' from before'}"
+    return f"the {noun}{_about(turn.history[call]) or ' from before'}"
 
 
-def _when(source: ArgumentSource, scene: Scene) -> str:
+def _when(source: ArgumentSource, turn: TurnCalls) -> str:
     """ " you found for Rome" where a later list could be meant as well, else ""."""
     assert source.of is not None
-    later = scene.history[source.of.call + 1 : scene.seen]
+    later = turn.history[source.of.call + 1 : turn.seen]
     if not any(len(_rivals(done, source.value)) > 1 for done in later):
         return ""
-    return _about(scene.history[source.of.call]) or " from the earlier list"
+    return _about(turn.history[source.of.call]) or " from the earlier list"
 
 
 def _about(done: Executed) -> str:

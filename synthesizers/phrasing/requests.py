@@ -17,7 +17,7 @@ from synthesizers.grounding.provenance import ArgumentSource, Provenance
 from synthesizers.grounding.reading import parts_of
 from synthesizers.phrasing.clauses import Clause, Slot, adjuncts_of, clause_of, noun_of, shown_value, unnamed
 from synthesizers.phrasing.closings import TurnCalls, phrase_closing
-from synthesizers.phrasing.referring import Scene, refer
+from synthesizers.phrasing.referring import refer
 from synthesizers.phrasing.wording import (
     answerable,
     leaked_tool_name,
@@ -176,8 +176,7 @@ def _slot(
     nested = place in turn.unmentioned
     tail = _tail(place, turn, rng=rng, told=told, left_out=left_out) if nested else ""
     noun = unnamed(noun_of(source.name), [tool.name for tool in turn.tools], rng=rng) or "one"
-    scene = Scene(turn.history, turn.seen)
-    text = refer(source, scene, noun=noun, rng=rng, tail=tail, nested=nested)
+    text = refer(source, turn, noun=noun, rng=rng, tail=tail, nested=nested)
     return Slot(source.name, source.value, text, reference=True)
 
 
