@@ -7,11 +7,14 @@ only by the evaluations.
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from data.files import write_atomically
 from data.store import Store
 from data.trajectories import Trajectory
 from flows.stages.evaluate import Evaluation
@@ -223,3 +226,17 @@ def steps_for(steps: Iterable[Sequence[Row]], budget: int) -> int:
             return max(1, number if total + size - budget <= budget - total else number - 1)
         total += size
     raise ConfigError(f"the steps end after {total} tokens, the budget is {budget}; allow more epochs")
+
+
+def write_row(row: dict[str, Any], results: Path, *, started: float, say: Say) -> Path:
+    """Write a repetition's row as `seed-<n>.json`, with the seconds since `started` (monotonic)."""
+    row["seconds"] = round(time.monotonic() - started)
+    path = results / f"seed-{row['seed']}.json"
+    write_atomically(path, json.dumps(row, sort_keys=True) + "\n")
+    say(f"wrote {path}")
+    return path
+
+
+def named(say: Say, name: str) -> Say:
+    """`say` with a name before each line."""
+    return lambda line: say(f"{name}: {line}")

@@ -10,17 +10,14 @@ the evaluations.
 
 from __future__ import annotations
 
-import json
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from data.files import write_atomically
 from flows.stages import run as runs_
 from flows.stages.policy import open_policy
 from flows.stages.progress import Say
-from flows.stages.proof import World, arm_row, seeded_recipe
+from flows.stages.proof import World, arm_row, named, seeded_recipe, write_row
 from flows.stages.recipe import load_recipe
 from pipeline.errors import ConfigError
 from rl.models import model_label, resolve_model
@@ -46,15 +43,11 @@ async def run_prove(seed: int, *, runs: Path, results: Path, say: Say) -> Path:
                     runs_.environment_of(seeded, root=store.root),
                     policy,
                     base,
-                    partial(_say, say, name),
+                    named(say, name),
                 )
                 await (_travel_desk(world) if name == "travel_desk" else _counter(world))
             row["worlds"][name] = {arm: arm_row(found) for arm, found in world.arms.items()}
-    row["seconds"] = round(time.monotonic() - started)
-    path = results / f"seed-{seed}.json"
-    write_atomically(path, json.dumps(row, sort_keys=True) + "\n")
-    say(f"wrote {path}")
-    return path
+    return write_row(row, results, started=started, say=say)
 
 
 async def _travel_desk(world: World) -> None:
@@ -93,7 +86,3 @@ async def _counter(world: World) -> None:
     await world.evaluate("grpo")
     await world.sft("sft_same", demonstrated, start="sft", budget=budget)
     await world.evaluate("sft_same")
-
-
-def _say(say: Say, name: str, line: str) -> None:
-    say(f"{name}: {line}")

@@ -9,19 +9,16 @@ tokens. Not covered: methods whose data needs a model in every role.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from data.files import write_atomically
 from data.trajectories import Trajectory
 from flows.stages import run as runs_
 from flows.stages.policy import open_policy
 from flows.stages.progress import Say
-from flows.stages.proof import World, arm_row, seeded_recipe
+from flows.stages.proof import World, arm_row, named, seeded_recipe, write_row
 from flows.stages.recipe import load_recipe
 from pipeline.errors import ConfigError
 from rl.models import model_label, resolve_model
@@ -47,11 +44,7 @@ async def run_methods(seed: int, *, runs: Path, results: Path, say: Say) -> Path
             data = await _arms(world)
     arms = {arm: arm_row(found) | data.get(arm, {}) for arm, found in world.arms.items()}
     row["worlds"] = {recipe.environment.name: arms}
-    row["seconds"] = round(time.monotonic() - started)
-    path = results / f"seed-{seed}.json"
-    write_atomically(path, json.dumps(row, sort_keys=True) + "\n")
-    say(f"wrote {path}")
-    return path
+    return write_row(row, results, started=started, say=say)
 
 
 async def _arms(world: World) -> dict[str, dict[str, float]]:
@@ -68,7 +61,7 @@ async def _arms(world: World) -> dict[str, dict[str, float]]:
         good = [row for row in made if row.success]
         if not good:
             raise ConfigError(f"synthesis {name}: none of {len(made)} trajectories succeeded; see verdicts")
-        say = partial(_say, world.say, name)
+        say = named(world.say, name)
         say(f"{len(good)} of {len(made)} trajectories are successful")
         sampled = sum(row.usage.generated_tokens for row in made)
         await world.sft(name, good, start="sft", budget=TRAINED_TOKENS, sampled=sampled)
@@ -81,7 +74,3 @@ def _data(made: Sequence[Trajectory], good: Sequence[Trajectory]) -> dict[str, f
     """How much there was, and how often the arm went over it."""
     tokens = sum(len(segment.token_ids) for row in good for segment in row.segments)
     return {"made": len(made), "successful": len(good), "passes": round(TRAINED_TOKENS / tokens, 2)}
-
-
-def _say(say: Say, name: str, line: str) -> None:
-    say(f"{name}: {line}")
