@@ -55,10 +55,14 @@ from pipeline.errors import ConfigError, EnvironmentFailure, JudgeError, Trajsmi
 
 _SHARED = (
     "annotations.py",
+    "benchmark.py",
     "docstrings.py",
     "guarded.py",
+    "host.py",
+    "replayed.py",
     "responses.py",
     "schemas.py",
+    "templated.py",
     "tools.py",
     "toolkit.py",
 )
