@@ -18,7 +18,7 @@ from data import canonical
 from synthesizers.graph.lines import shaped_fields, text_fields
 from synthesizers.graph.shapes import Field, Shape, field, pattern_of, shape_of
 
-__all__ = ["MAX_CHARS", "MAX_DEPTH", "MAX_FIELDS", "Field", "Shape", "fields_of"]
+__all__ = ["MAX_CHARS", "MAX_DEPTH", "MAX_FIELDS", "Field", "Shape", "fields_of", "leaves"]
 
 MAX_CHARS = 100_000
 """Characters of a result that are read."""
@@ -31,6 +31,19 @@ MAX_DEPTH = 12
 def fields_of(text: str) -> list[Field]:
     """The fields of a result in reading order, at most MAX_FIELDS; [] where it holds none."""
     return list(islice(_read(text[:MAX_CHARS].strip()), MAX_FIELDS))
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """What is neither object nor list in a JSON value, in no particular order."""
+    stack = [value]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, dict):
+            stack += node.values()
+        elif isinstance(node, list):
+            stack += node
+        else:
+            yield node
 
 
 def _read(text: str) -> Iterator[Field]:

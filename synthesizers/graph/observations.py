@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from data.messages import Role, ToolStatus, Turn
 from synthesizers.graph.dependency import Evidence, Link
-from synthesizers.graph.fields import Field, Shape, fields_of
+from synthesizers.graph.fields import Field, Shape, fields_of, leaves
 
 _COMMON = """
     yes no on off true false none null ok error success failed pending open closed active all new name booked
@@ -103,7 +103,7 @@ def _uses(steps: Sequence[Step]) -> Iterator[tuple[str, str, str, str, str, bool
                         if source != step.name
                     )
         if step.ok:
-            own = {telling(leaf) for argument in step.arguments.values() for leaf in _leaves(argument)}
+            own = {telling(leaf) for argument in step.arguments.values() for leaf in leaves(argument)}
             for found in fields_of(step.result):
                 if (value := _carried(found)) and value not in own:
                     answered[value].add((step.name, found.path))
@@ -116,7 +116,7 @@ def _carried(found: Field) -> str:
 
 def _found(argument: Any, answered: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
     """The earlier values an argument is or holds."""
-    for leaf in _leaves(argument):
+    for leaf in leaves(argument):
         key = telling(leaf)
         if key in answered:
             yield key, True
@@ -132,18 +132,6 @@ def _parts(argument: str) -> set[str]:
         for token in (text, *text.split("."))
     }
     return {token for token in tokens if len(token) > 2 and telling(token) and not _is_number(token)}
-
-
-def _leaves(value: Any) -> Iterator[Any]:
-    stack = [value]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, dict):
-            stack += node.values()
-        elif isinstance(node, list):
-            stack += node
-        else:
-            yield node
 
 
 def _mentions(text: str, value: str) -> bool:

@@ -15,7 +15,8 @@ from typing import Any
 
 from data.messages import ToolSpec
 from synthesizers.execution import Executed, Trial
-from synthesizers.graph.fields import fields_of
+from synthesizers.graph.fields import fields_of, leaves
+from synthesizers.graph.shapes import Scalar
 from synthesizers.grounding.evidence import Evidence, Record, ValuePool, digest_of, make_pool
 from synthesizers.grounding.proposals import Proposal, proposals, random_proposals
 from synthesizers.grounding.provenance import (
@@ -25,7 +26,7 @@ from synthesizers.grounding.provenance import (
     Provenance,
     sources_of,
 )
-from synthesizers.grounding.reading import Row, Scalar, decoded, rows_of
+from synthesizers.grounding.reading import Row, decoded, rows_of
 from synthesizers.phrasing.saying import answer_cells
 from synthesizers.phrasing.wording import mentions
 
@@ -222,16 +223,8 @@ def _says_something(text: str, *, asked: bool) -> bool:
     """Whether there is anything in an answer. A lone "no" to a call with arguments says they were wrong."""
     value = decoded(text)
     if isinstance(value, dict | list):
-        leaves = list(_leaves(value))
-        return bool(leaves) and not (asked and all(leaf is False for leaf in leaves))
+        said = [leaf for leaf in leaves(value) if leaf is not None and leaf != ""]
+        return bool(said) and not (asked and all(leaf is False for leaf in said))
     if isinstance(value, str):
         return len(text.strip()) > _SHORT or not _NOTHING.fullmatch(text.strip())
     return value is not None and not (asked and value is False)
-
-
-def _leaves(value: Any) -> Iterator[Any]:
-    if isinstance(value, dict | list):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _leaves(item)
-    elif value is not None and value != "":
-        yield value

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from data import canonical
 from data.messages import ToolSpec
 from pipeline.checks.calls import argument_problems
+from synthesizers.graph.shapes import Scalar
 from synthesizers.grounding.evidence import Record, ValuePool, digest_of
-from synthesizers.grounding.reading import Scalar
 from synthesizers.grounding.scoring import (
     ENOUGH,
     SAME_NAME,

@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 
 from data import canonical
 from pipeline.errors import RecordError
+from synthesizers.graph.shapes import Scalar
 from synthesizers.phrasing.vocabulary import ABBREVIATIONS
-
-Scalar = str | int | float | bool
 
 _WORD = re.compile(r"[$#@]?[A-Za-z0-9_][\w.:@/-]*[\w/]|[A-Za-z0-9_]")
 _IDENTIFIER = re.compile(r"([A-Za-z]{1,4})[-_]?\d+")

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 from data import canonical
 from data.messages import ToolSpec
 from pipeline.checks.calls import argument_problems
+from synthesizers.graph.shapes import Scalar
 from synthesizers.grounding.evidence import Evidence, Record, ValuePool
-from synthesizers.grounding.reading import Scalar, parts_of, shape, singular
+from synthesizers.grounding.reading import parts_of, shape, singular
 
 _SEEN = {
     Evidence.RESULT: 1.5,

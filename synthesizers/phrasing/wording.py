@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipeline.checks.answers import numbers_in
+from synthesizers.graph.fields import leaves
 
 if TYPE_CHECKING:
     from data.messages import ToolSpec
@@ -90,19 +91,10 @@ def answerable(text: str, sources: Iterable[ArgumentSource]) -> bool:
 
 def without_values(text: str, values: Iterable[Any]) -> str:
     """`text` with the given values blanked out, longest first."""
-    strings = sorted(
-        {text for value in values for text in _strings(value)}, key=lambda item: (-len(item), item)
-    )
-    for string in strings:
+    strings = {str(leaf) for value in values for leaf in leaves(value) if leaf is not None}
+    for string in sorted(filter(str.strip, strings), key=lambda item: (-len(item), item)):
         text = re.sub(_pattern(string), f" {_BLANK} ", text, flags=re.IGNORECASE)
     return text
-
-
-def _strings(value: Any) -> list[str]:
-    if isinstance(value, dict | list):
-        items = value.values() if isinstance(value, dict) else value
-        return [text for item in items for text in _strings(item)]
-    return [str(value)] if value is not None and str(value).strip() else []
 
 
 def _has_words(text: str, value: str) -> bool:
