@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Collection, Iterable, Iterator
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, TypeGuard
 
 from data.tasks import Task
 from data.trajectories import Trajectory, make_trajectory_id
@@ -17,6 +17,11 @@ from data.verdicts import Pair, Verdict
 from pipeline.rollout import Job
 
 Made = Task | Trajectory | Pair | Verdict
+
+
+def is_given_up(record: Made) -> TypeGuard[Verdict]:
+    """Whether a record is the verdict on a plan that made no task: it names `<base task>/<number>`."""
+    return isinstance(record, Verdict) and not record.keep and "/" in record.trajectory_id
 
 
 class Synthesizer(Protocol):

@@ -25,7 +25,7 @@ from collections.abc import (
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, TypeGuard
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from data.errors import ConfigError
 from data.tasks import Task
@@ -59,11 +59,6 @@ class Planned(NamedTuple):
 def given_up(reason: str, detail: str = "") -> Planned:
     """A plan that made no task."""
     return Planned(reason=reason, detail=detail)
-
-
-def is_given_up(record: Made) -> TypeGuard[Verdict]:
-    """Whether a record is the verdict on a plan that made no task: it names `<base task>/<number>`."""
-    return isinstance(record, Verdict) and not record.keep and "/" in record.trajectory_id
 
 
 @dataclass(kw_only=True)

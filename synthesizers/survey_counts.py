@@ -20,6 +20,7 @@ from data.trajectories import Trajectory
 from data.verdicts import Verdict
 from pipeline.checks.attempts import Attempt, attempts
 from pipeline.environments.blueprint import Blueprint, PlannedTurn, is_blueprint, read_blueprint
+from synthesizers.base import is_given_up
 from synthesizers.graph.observations import Step, steps_of
 
 _RESULTS = 24
@@ -153,7 +154,7 @@ class Collected:
     def add_verdicts(self, verdicts: Iterable[Verdict], *, label: str) -> None:
         """Count plans given up. A verdict on a trajectory is a filter's and says nothing of plans."""
         for verdict in verdicts:
-            if not verdict.keep and "/" in verdict.trajectory_id:
+            if is_given_up(verdict):
                 self.of(verdict.filter + label).add_verdict(verdict)
 
     def add_trajectories(self, trajectories: Iterable[Trajectory], *, label: str) -> None:

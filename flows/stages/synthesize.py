@@ -25,8 +25,7 @@ from pipeline.checks.options import check_options
 from pipeline.environments.base import Environment
 from pipeline.errors import ConfigError, EnvironmentFailure, TrajsmithError
 from synthesizers import load_synthesizer
-from synthesizers.base import Synthesizer
-from synthesizers.planning import is_given_up
+from synthesizers.base import Synthesizer, is_given_up
 from synthesizers.role_chats import CHATS, POLICY, check_chats
 
 _SAY_EVERY_SECONDS = 5.0
