@@ -18,7 +18,7 @@ from data.tasks import Task
 from pipeline.chat.base import Chat
 from pipeline.chat.roles import one_call
 from synthesizers.director_actor.errors import PlanStopped
-from synthesizers.director_actor.groups import MotifStep
+from synthesizers.director_actor.groups import Motif, motif_of
 from synthesizers.director_actor.outline import Library, draw_outline, draw_randomly
 from synthesizers.director_actor.personas import Persona, price_of
 from synthesizers.director_actor.rehearsal import Rehearsal, Rehearsed, random_motif, rivals_of
@@ -129,14 +129,10 @@ class TemplateDirector:
         if failed is None:
             return []
         if self.random_choice:
-            motif = random_motif((MotifStep(""),) * (len(steps) - failed), rehearsal.trial.tools, self.rng)
-            pool = await self.library.pool(base)
-            drawn = await rehearsal.of_motif(
-                motif, pool, persona=self.persona, rng=self.rng, choice=Choice.RANDOM, shown=()
-            )
-            return [_marked(drawn)] if drawn is not None else []
+            motif = random_motif(len(steps) - failed, rehearsal.trial.tools, self.rng)
+            return await self._grounded(base, rehearsal, motif, Choice.RANDOM)
         if at.executed.ok:
-            return await self._look_again(base, rehearsal, steps, failed)
+            return await self._grounded(base, rehearsal, motif_of(steps[failed:]), Choice.EVIDENCE)
         for arguments in self._rivals(rehearsal, steps[failed], limit=at.limit):
             step = _with(steps[failed], arguments, rehearsal)
             goal = SubGoal(
@@ -146,26 +142,12 @@ class TemplateDirector:
                 return [_marked(tried)]
         return []
 
-    async def _look_again(
-        self, base: Task, rehearsal: Rehearsal, steps: Sequence[Step], failed: int
+    async def _grounded(
+        self, base: Task, rehearsal: Rehearsal, motif: Motif, choice: Choice
     ) -> list[Rehearsed]:
-        """A look-up that found nothing: the same motif with other values, else nothing."""
-        place = {step.uid: index for index, step in enumerate(steps[failed:])}
-        motif = tuple(
-            MotifStep(
-                step.tool,
-                tuple(
-                    (name, place[read.step], read.field)
-                    for name, read in step.reads.items()
-                    if read.step in place
-                ),
-            )
-            for step in steps[failed:]
-        )
+        """A motif with other values; [] where it does not work."""
         pool = await self.library.pool(base)
-        drawn = await rehearsal.of_motif(
-            motif, pool, persona=self.persona, rng=self.rng, choice=Choice.EVIDENCE, shown=()
-        )
+        drawn = await rehearsal.of_motif(motif, pool, persona=self.persona, rng=self.rng, choice=choice)
         return [_marked(drawn)] if drawn is not None else []
 
     def _rivals(self, rehearsal: Rehearsal, step: Step, *, limit: int | None) -> list[dict[str, Any]]:

@@ -70,12 +70,13 @@ def motifs_of(episodes: Iterable[GoldEpisode]) -> list[Motif]:
     for episode in episodes:
         for goal in own_goals(episode, prefix=""):
             if not goal.text and not goal.finishes:
-                found[_motif(goal)] = None
+                found[motif_of(goal.steps)] = None
     return list(found)
 
 
-def _motif(goal: SubGoal) -> Motif:
-    place = {step.uid: index for index, step in enumerate(goal.steps)}
+def motif_of(steps: Sequence[Step]) -> Motif:
+    """Steps without their values; what is read from other steps is left open."""
+    place = {step.uid: index for index, step in enumerate(steps)}
     return tuple(
         MotifStep(
             step.tool,
@@ -85,7 +86,7 @@ def _motif(goal: SubGoal) -> Motif:
                 if read.step in place
             ),
         )
-        for step in goal.steps
+        for step in steps
     )
 
 

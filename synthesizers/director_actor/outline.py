@@ -17,7 +17,7 @@ from data.tasks import Task
 from pipeline.environments.base import Environment
 from pipeline.environments.blueprint import Outage
 from synthesizers.director_actor.goldwork import NUM_EPISODES, GoldEpisode, gold_episode, gold_episodes
-from synthesizers.director_actor.groups import Motif, MotifStep, motifs_of, own_goals
+from synthesizers.director_actor.groups import Motif, motifs_of, own_goals
 from synthesizers.director_actor.personas import Persona
 from synthesizers.director_actor.rehearsal import Rehearsal, Rehearsed, random_motif
 from synthesizers.director_actor.subgoals import SubGoal, is_empty
@@ -113,9 +113,7 @@ async def draw_outline(
     for motif in draws:
         if len(found) + len(last) >= number:
             break
-        grounded = await rehearsal.of_motif(
-            motif, pool, persona=persona, rng=rng, choice=Choice.EVIDENCE, shown=()
-        )
+        grounded = await rehearsal.of_motif(motif, pool, persona=persona, rng=rng, choice=Choice.EVIDENCE)
         if grounded is not None:
             found.append(grounded)
     if not found and not last:  # nothing else works here: what the task itself wants
@@ -137,11 +135,8 @@ async def draw_randomly(
     pool = await library.pool(base)
     found = []
     for goal in planned:
-        shape: Motif = tuple(MotifStep(each.call.name) for each in goal.executed)
-        motif = random_motif(shape, rehearsal.trial.tools, rng)
-        grounded = await rehearsal.of_motif(
-            motif, pool, persona=persona, rng=rng, choice=Choice.RANDOM, shown=()
-        )
+        motif = random_motif(len(goal.executed), rehearsal.trial.tools, rng)
+        grounded = await rehearsal.of_motif(motif, pool, persona=persona, rng=rng, choice=Choice.RANDOM)
         if grounded is not None:
             found.append(grounded)
     return found

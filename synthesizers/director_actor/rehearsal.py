@@ -95,10 +95,9 @@ class Rehearsal:
         persona: Persona,
         rng: random.Random,
         choice: Choice,
-        shown: Sequence[str],
     ) -> Rehearsed | None:
         """A motif grounded in this world, the persona choosing; None where it does not work here."""
-        specs = {spec.name: spec for spec in self.trial.tools if spec.name in shown or not shown}
+        specs = {spec.name: spec for spec in self.trial.tools}
         before, steps = len(self.trial.executed), list[Step]()
         if any(part.tool not in specs for part in motif):
             return None
@@ -217,6 +216,6 @@ def _column(row: Row, index: int) -> tuple[str, object]:
     return (row.kind, name) if name else (row.kind, index)
 
 
-def random_motif(motif: Motif, tools: Sequence[ToolSpec], rng: random.Random) -> Motif:
-    """As many steps, any tools, nothing read: what the ablation grounds in place of a motif."""
-    return tuple(MotifStep(rng.choice(tools).name) for _ in motif)
+def random_motif(length: int, tools: Sequence[ToolSpec], rng: random.Random) -> Motif:
+    """`length` steps, any tools, nothing read: what the ablation grounds in place of a motif."""
+    return tuple(MotifStep(rng.choice(tools).name) for _ in range(length))
