@@ -39,6 +39,7 @@ from synthesizers.director_actor.subgoals import (
     dependents,
     executed_key,
     place_of,
+    reads_of,
 )
 from synthesizers.execution import Executed
 from synthesizers.grounding.calls import Choice, ground
@@ -311,15 +312,9 @@ def _possible(tools: Sequence[ToolSpec]) -> dict[str, dict[str, Any]]:
 def _steps_of(made: Sequence[Executed], rehearsal: Rehearsal, *, name: str) -> tuple[Step, ...]:
     """Executed calls as steps that read what earlier calls answered."""
     steps: list[Step] = []
-    sources = [(uid, each) for uid, each in rehearsal.answers.items()]
+    sources = list(rehearsal.answers.items())
     for index, executed in enumerate(made):
-        reads: dict[str, Read] = {}
-        for parameter, value in executed.arguments().items():
-            for uid, source in reversed(sources):
-                found = place_of(source.result.text, value) if len(str(value)) > 1 else None
-                if found is not None and not isinstance(value, bool):
-                    reads[parameter] = Read(uid, *found)
-                    break
+        reads = reads_of(executed, sources)
         steps.append(Step(f"{name}/{index}", executed.call.name, executed.arguments(), reads))
         sources.append((steps[-1].uid, executed))
     return tuple(steps)

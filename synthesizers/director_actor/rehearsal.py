@@ -17,13 +17,13 @@ from pipeline.errors import RecordError
 from synthesizers.director_actor.groups import Motif, MotifStep
 from synthesizers.director_actor.personas import Persona
 from synthesizers.director_actor.subgoals import (
-    Read,
     Step,
     SubGoal,
     call_key,
     executed_key,
     is_empty,
     place_of,
+    reads_of,
     resolved,
 )
 from synthesizers.execution import Executed, Trial
@@ -121,18 +121,9 @@ class Rehearsal:
 
     def _as_step(self, executed: Executed, *, before: int, steps: Sequence[Step]) -> Step:
         """An executed call as a step that reads what the motif's earlier calls answered."""
-        reads: dict[str, Read] = {}
-        for name, value in executed.arguments().items():
-            for step, source in zip(reversed(steps), reversed(self.trial.executed[before:-1]), strict=True):
-                if (
-                    not isinstance(value, bool)
-                    and len(str(value)) > 1
-                    and (place := place_of(source.result.text, value))
-                ):
-                    reads[name] = Read(step.uid, *place)
-                    break
+        earlier = [(step.uid, each) for step, each in zip(steps, self.trial.executed[before:-1], strict=True)]
         uid = f"x{self._numbers}.{len(steps)}"
-        return Step(uid, executed.call.name, executed.arguments(), reads)
+        return Step(uid, executed.call.name, executed.arguments(), reads_of(executed, earlier))
 
     async def _chosen(
         self, executed: Executed, part: MotifStep, *, before: int, persona: Persona, rng: random.Random

@@ -96,6 +96,20 @@ def place_of(text: str, value: Any) -> tuple[int, int] | None:
     return None
 
 
+def reads_of(executed: Executed, earlier: Sequence[tuple[str, Executed]]) -> dict[str, Read]:
+    """Where the latest of `earlier` answers, (uid of its step, call), hold the arguments of a call.
+
+    One character found again is chance.
+    """
+    reads: dict[str, Read] = {}
+    for name, value in executed.arguments().items():
+        for uid, source in reversed(earlier) if len(str(value)) > 1 else ():
+            if (place := place_of(source.result.text, value)) is not None:
+                reads[name] = Read(uid, *place)
+                break
+    return reads
+
+
 def is_empty(executed: Executed) -> bool:
     """Whether a look-up answered without finding anything."""
     from synthesizers.grounding.calls import worked
