@@ -37,23 +37,21 @@ def descendants(pid: int | None = None) -> set[int]:
     return found
 
 
-def jails() -> set[int]:
-    """Processes below this one that bubblewrap started, or that run in a jail of its."""
-    found = set()
-    for pid in descendants():
-        with contextlib.suppress(OSError):
-            command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
-            if "multiprocessing" not in command:  # its resource tracker stays for the whole test run
-                found.add(pid)
-    return found
-
-
-def left_since(before: set[int]) -> list[bytes]:
+def left_since(before: set[int]) -> list[str]:
     """Command lines of the processes below this one that are new, once what is ending had time to."""
     deadline = time.monotonic() + 20
-    while (left := jails() - before) and time.monotonic() < deadline:
+    while (left := commands(descendants() - before)) and time.monotonic() < deadline:
         time.sleep(0.05)
-    return [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in left]
+    return left
+
+
+def commands(pids: set[int]) -> list[str]:
+    """Command lines of those that live, but multiprocessing's own: they stay for the whole test run."""
+    found = []
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            found.append(Path(f"/proc/{pid}/cmdline").read_text(errors="replace"))
+    return [command for command in found if "multiprocessing" not in command]
 
 
 def groups_left() -> list[str]:
@@ -88,7 +86,7 @@ def _alone() -> None:
 
 @pytest.fixture(scope="package")
 def bubblewrap(_alone: None) -> Iterator[Sandbox]:
-    before = jails()
+    before = descendants()
     try:
         sandbox = load_sandbox("bubblewrap", warm=2, parallel=8)
     except ConfigError as error:

@@ -16,7 +16,7 @@ from pipeline.sandbox import bubblewrap as module
 from pipeline.sandbox import cgroups
 from pipeline.sandbox.base import Limits, Outcome, Program, Sandbox
 from pipeline.sandbox.load import load_sandbox
-from tests.pipeline.sandbox.conftest import cold, jails, left_since, run
+from tests.pipeline.sandbox.conftest import cold, descendants, left_since, run
 
 LONG = Limits(seconds=50)
 
@@ -98,7 +98,7 @@ def test_where_jails_cannot_be_made_it_stops_with_the_fix(
     )
     fake.chmod(0o755)
     monkeypatch.setattr(module, "find_bubblewrap", lambda: str(fake))
-    before = jails()
+    before = descendants()
     with pytest.raises(
         ConfigError, match=r"Operation not permitted.*unprivileged_userns_clone.*docker sandbox"
     ):
