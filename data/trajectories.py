@@ -6,6 +6,7 @@ starts only where what the model is shown is no extension of what it had.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -183,6 +184,14 @@ class Reward(Record):
     """Name and version."""
     artefact_digest: str = ""
     """Digest of the state or file that was judged."""
+
+    @classmethod
+    def of(cls, values: Mapping[str, float], *, verifier: str, artefact_digest: str) -> Reward:
+        """A program's verdict: its components by name, of which `success` is the total."""
+        parts = tuple(RewardComponent(name=name, value=value) for name, value in values.items())
+        return cls(
+            total=values["success"], components=parts, verifier=verifier, artefact_digest=artefact_digest
+        )
 
 
 class Usage(Record):

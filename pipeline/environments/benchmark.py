@@ -14,7 +14,7 @@ from typing import Any
 from data import canonical
 from data.messages import ToolResult, ToolStatus, Turn, text_parts
 from data.tasks import Task
-from data.trajectories import Reward, RewardComponent, Trajectory
+from data.trajectories import Reward, Trajectory
 from pipeline.environments.guarded import GuardedSession
 from pipeline.environments.tools import ToolLimits, truncate
 from pipeline.errors import JudgeError
@@ -47,12 +47,8 @@ class BenchmarkSession(GuardedSession):
             components = self._components(trajectory)
         except Exception as error:
             raise JudgeError(f"{self.task.verifier} failed on task {self.task.task_id}: {error!r}") from error
-        return Reward(
-            total=components["success"],
-            components=tuple(RewardComponent(name=name, value=value) for name, value in components.items()),
-            verifier=self.task.verifier,
-            artefact_digest=canonical.digest(self._artefact(trajectory)),
-        )
+        digest = canonical.digest(self._artefact(trajectory))
+        return Reward.of(components, verifier=self.task.verifier, artefact_digest=digest)
 
     @abstractmethod
     def _components(self, trajectory: Trajectory) -> Mapping[str, float]:

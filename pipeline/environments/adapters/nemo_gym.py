@@ -23,7 +23,7 @@ import httpx
 from data import canonical
 from data.messages import Role, ToolResult, ToolSpec, ToolStatus, Turn, text_parts
 from data.tasks import Task
-from data.trajectories import Reward, RewardComponent, Trajectory
+from data.trajectories import Reward, Trajectory
 from pipeline.environments.adapters.rows import gold_of, parted, read_rows, splits_of, turns_of
 from pipeline.environments.gold import PlannedGold
 from pipeline.environments.replayed import ReplayedSession
@@ -73,13 +73,8 @@ class NemoGymSession(ReplayedSession):
             for name, value in judged.items()
             if isinstance(value, int | float) and name not in self._row and name != "reward"
         }
-        components = {"success": total} | numbers
-        return Reward(
-            total=total,
-            components=tuple(RewardComponent(name=name, value=value) for name, value in components.items()),
-            verifier=self.task.verifier,
-            artefact_digest=canonical.digest([[name, arguments] for _, name, arguments in self._history]),
-        )
+        digest = canonical.digest([[name, arguments] for _, name, arguments in self._history])
+        return Reward.of({"success": total} | numbers, verifier=self.task.verifier, artefact_digest=digest)
 
     async def _answered(self, name: str, arguments: dict[str, Any], call_id: str) -> ToolResult:
         reply = await self._send(f"/{name}", arguments)
