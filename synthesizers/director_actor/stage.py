@@ -285,16 +285,14 @@ class Stage:
             if read_answer(said.text).kind is AnswerKind.REFUSE:
                 return self._end(said, turn, ("calls",))
             return self._cut(turn, "begin with REFUSE")
-        asked = [
-            call for place, call in enumerate(turn.expected.calls) if place not in turn.expected.unmentioned
-        ]
         found = await check_goal(
             turn.planned,
             self.trial.executed,
             state=self.trial.state,
             reply=said.text,
             must_say=values_to_say(
-                [call.executed for call in asked], phrase_closing(turn.expected, rng=self.users.rng)
+                [call.executed for call in turn.expected.mentioned],
+                phrase_closing(turn.expected, rng=self.users.rng),
             )
             if turn.expected.calls
             else (),
@@ -321,7 +319,7 @@ class Stage:
         made = self.trial.executed[turn.start :]
         goal = turn.planned.goal
         calls = self._calls(turn)
-        asked = [call.executed for place, call in enumerate(calls.calls) if place not in calls.unmentioned]
+        asked = [call.executed for call in calls.mentioned]
         must_say = (
             values_refused(turn.broken, turn.reply)
             if turn.broken is not None

@@ -235,8 +235,7 @@ def dialogue_of(turns: Sequence[Enacted]) -> list[Turn]:
 def planned_turn(enacted: Enacted, *, text: Written | None = None) -> PlannedTurn:
     """The turn as a blueprint holds it; `text` is said instead of its own request."""
     written = text or enacted.written
-    hidden = enacted.turn.unmentioned
-    told = [call for place, call in enumerate(enacted.turn.calls) if place not in hidden]
+    told = enacted.turn.mentioned
     asked = [call.executed for call in told if not call.question]
     cells = [cell for call in told if call.question for cell in answer_cells(call.executed.result.text)]
     return PlannedTurn(

@@ -64,7 +64,7 @@ class Translator:
         """The user's words for a turn after `dialogue`. Raises Unwritten; StructuredReplyError of chats."""
         earlier = [said.text for said in dialogue if said.role == "user"]
         if self.back is None or any(call.question for call in turn.calls):
-            by = "task" if all(call.question for call in _mentioned(turn)) else "template"
+            by = "task" if all(call.question for call in turn.mentioned) else "template"
             written = Written(_phrased(turn, earlier, rng=rng, left_out=left_out), by)
             problem = ""
             read = self.forward is not None and not any(call.question for call in turn.calls)
@@ -108,10 +108,6 @@ class Translator:
 
 def _shown_tool(tool: ToolSpec) -> str:
     return f"{tool.name}: {tool.description} Parameters: {shown_parameters(tool)}"
-
-
-def _mentioned(turn: TurnCalls) -> list[GroundedCall]:
-    return [call for place, call in enumerate(turn.calls) if place not in turn.unmentioned]
 
 
 def problem_of(text: str, turn: TurnCalls, earlier: Sequence[str], *, left_out: str = "") -> str:

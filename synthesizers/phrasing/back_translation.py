@@ -96,7 +96,6 @@ def translation_request(
     turn: TurnCalls, *, dialogue: Sequence[Turn] = (), left_out: str = "", rng: random.Random
 ) -> BackTranslation:
     """What the writer is told about a turn."""
-    mentioned = [call for place, call in enumerate(turn.calls) if place not in turn.unmentioned]
     nested = [call for place, call in enumerate(turn.calls) if place in turn.unmentioned]
     asked = tuple(
         CallToAsk(
@@ -106,7 +105,7 @@ def translation_request(
                 _value(source, hint=_hint(source, turn, rng)) for source in call.of(Provenance.OUTPUT)
             ),
         )
-        for call in mentioned
+        for call in turn.mentioned
     )
     return BackTranslation(
         dialogue=shown_dialogue(dialogue),

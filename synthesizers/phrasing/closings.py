@@ -37,6 +37,11 @@ class TurnCalls(NamedTuple):
         """How many executed calls were answered before this turn."""
         return len(self.history) - len(self.calls)
 
+    @property
+    def mentioned(self) -> list[GroundedCall]:
+        """The calls that the user asks for."""
+        return [call for place, call in enumerate(self.calls) if place not in self.unmentioned]
+
     def tool(self, call: GroundedCall) -> ToolSpec:
         """The document of a call's tool. Raises LookupError where it is not among `tools`."""
         for tool in self.tools:
@@ -54,7 +59,7 @@ def phrase_closing(turn: TurnCalls, *, rng: random.Random, must_say: Sequence[st
 
     `must_say` are values that the text holds in any case.
     """
-    asked = [call.executed for place, call in enumerate(turn.calls) if place not in turn.unmentioned]
+    asked = [call.executed for call in turn.mentioned]
     told = [text for text in map(_found, asked) if text]
     changed = any(executed.changes for executed in asked)
     opening = rng.choice(DONE if changed or not told else FOUND)
