@@ -177,7 +177,7 @@ class Stage:
     def _expected(self, planned: Rehearsed) -> TurnCalls:
         """The planned calls as they should go, behind what was played."""
         history = [*self.trial.executed, *planned.executed]
-        calls = self._grounded(history, len(self.trial.executed), said=self._said())
+        calls = self._grounded(history, len(self.trial.executed))
         turn = TurnCalls(calls, self.trial.tools, history)
         if planned.goal.text_by == "task":  # its words ask for what the last call answers
             return turn._replace(unmentioned=tuple(range(len(calls) - 1)))
@@ -204,34 +204,32 @@ class Stage:
     def _calls(self, turn: _Turn) -> TurnCalls:
         """What the actor has done in this turn; what nobody asked for by itself is not mentioned."""
         history = list(self.trial.executed)
-        made = self._grounded(history, turn.start, said=self._said())
+        made = self._grounded(history, turn.start)
         nested = {executed_key(turn.expected.calls[place].executed) for place in turn.expected.unmentioned}
         hidden = [place for place, call in enumerate(made) if executed_key(call.executed) in nested]
         return TurnCalls(made, self.trial.tools, history, hidden)
 
-    def _grounded(self, history: Sequence[Executed], start: int, *, said: str) -> list[GroundedCall]:
+    def _grounded(self, history: Sequence[Executed], start: int) -> list[GroundedCall]:
         specs: Mapping[str, ToolSpec] = {spec.name: spec for spec in self.trial.tools}
+        said = "\n".join(turn.text for turn in self.dialogue if turn.role == "user")
         return [
             GroundedCall(made, sources_of(made, specs[made.call.name], history[:index], said=said))
             for index, made in enumerate(history)
             if index >= start
         ]
 
-    def _said(self) -> str:
-        return "\n".join(turn.text for turn in self.dialogue if turn.role == "user")
-
     async def _execute(self, said: Turn, turn: _Turn) -> None:
-        made = [await self._call(call) for call in said.tool_calls]
+        made = [await self._call(call, turn) for call in said.tool_calls]
         calls = tuple(each.call for each in made)
         self.dialogue.append(said.model_copy(update={"tool_calls": calls}))
         self.dialogue += [tool(each.result) for each in made]
         for each in made:
             await self._watch(each, turn)
 
-    async def _call(self, call: ToolCall) -> Executed:
+    async def _call(self, call: ToolCall, turn: _Turn) -> Executed:
         """The call in this world, where a tool may be down once in this user turn."""
         index = len(self.turns) - 1
-        called = any(each.call.name == call.name for each in self.trial.executed[self._start() :])
+        called = any(each.call.name == call.name for each in self.trial.executed[turn.start :])
         for outage in self.outline.outages if not called else ():
             if (outage.turn, outage.name) == (index, call.name):
                 self.met.append(outage)
@@ -239,9 +237,6 @@ class Stage:
                     call.name, call.parsed_arguments(), text=outage.text, status=outage.status
                 )
         return await self.trial.attempt(call.name, call.parsed_arguments())
-
-    def _start(self) -> int:
-        return sum(len(turn.calls) for turn in self.turns[:-1])
 
     async def _watch(self, made: Executed, turn: _Turn) -> None:
         """Interrupt where a planned call was answered against the outline."""
