@@ -71,10 +71,7 @@ class Users:
             return Said(f"{goal.text}{suffix}", goal.text_by)
         if goal.text and not request_problem(goal.text, calls, said=said):
             return Said(goal.text, goal.text_by)
-        try:
-            text = phrase_request(calls, rng=self.rng, said=said)
-        except PhrasingError as error:
-            raise PlanStopped("no_wording", str(error)) from error
+        text = self._worded(calls, said=said)
         limit = self._limit(calls)
         spent = f"{text} At most ${limit}, please." if limit is not None else text
         framed = self.persona.framed(spent, first=not said, rng=self.rng)
@@ -101,7 +98,7 @@ class Users:
         self, goal: SubGoal, calls: TurnCalls, dialogue: Sequence[Turn], *, said: str
     ) -> Said:
         assert self.simulator is not None
-        intent = goal.text or self._intent(calls, said=said)
+        intent = goal.text or self._worded(calls, said=said)
         heard = shown_dialogue(
             [turn for turn in dialogue if turn.role in (Role.USER, Role.ASSISTANT) and turn.text]
         )
@@ -141,7 +138,7 @@ class Users:
         numbers = one_of(range(len(good)))
         return good[(await REPLY_CRITIC.ask(self.critic, request, narrow={"best": numbers})).best]
 
-    def _intent(self, calls: TurnCalls, *, said: str) -> str:
+    def _worded(self, calls: TurnCalls, *, said: str) -> str:
         try:
             return phrase_request(calls, rng=self.rng, said=said)
         except PhrasingError as error:
