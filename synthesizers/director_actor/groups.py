@@ -12,12 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from pipeline.checks.typed_answers import AnswerKind, read_answer
+from pipeline.environments.blueprint import MAX_MUST_SAY
 from synthesizers.director_actor.goldwork import GoldCall, GoldEpisode
 from synthesizers.director_actor.subgoals import Read, Step, SubGoal, place_of
 from synthesizers.grounding.calls import Provenance
 from synthesizers.phrasing.wording import mentions
-
-ANSWER_MAX = 23
 
 
 class MotifStep(NamedTuple):
@@ -48,7 +47,7 @@ def own_goals(episode: GoldEpisode, *, prefix: str) -> list[SubGoal]:
             needs |= {goal.name for goal in goals} if composed else set()
             owner |= dict.fromkeys(part, name)
             answers = (
-                len(parts) == 1 and reply.kind is AnswerKind.ANSWER and 0 < len(reply.value) <= ANSWER_MAX
+                len(parts) == 1 and reply.kind is AnswerKind.ANSWER and 0 < len(reply.value) <= MAX_MUST_SAY
             )
             goals.append(
                 SubGoal(
