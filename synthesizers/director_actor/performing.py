@@ -13,7 +13,7 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from data.messages import Role, ToolCall, ToolSpec, ToolStatus, Turn, assistant
+from data.messages import Role, ToolCall, ToolStatus, Turn, assistant
 from data.tasks import Task
 from data.trajectories import Origin, Policy, Trajectory
 from pipeline.environments.base import Environment, GoldScript
@@ -75,7 +75,7 @@ async def perform_by_chat(
     cast: Cast, *, actor: ChatActor, hints: Sequence[str], index: int, policy: Policy, attempt: int = 0
 ) -> Trajectory:
     """A chat's performance; what it was told is in no turn, and where it repeats that, a label says so."""
-    author = ChatAuthor(actor, hints, renderer=cast.renderer, tools=())
+    author = ChatAuthor(actor, hints, renderer=cast.renderer)
     trajectory = await _episode(cast, author, index=index, policy=policy, attempt=attempt)
     labels = [*trajectory.labels, LABEL]
     told = [hint for hint in hints if hint]
@@ -89,28 +89,19 @@ async def perform_by_chat(
 class ChatAuthor(GoldAuthor):
     """A chat writes the assistant's turns, told the instruction of the user turn it is in."""
 
-    def __init__(
-        self, actor: ChatActor, hints: Sequence[str], *, renderer: Renderer, tools: tuple[ToolSpec, ...]
-    ) -> None:
+    def __init__(self, actor: ChatActor, hints: Sequence[str], *, renderer: Renderer) -> None:
         super().__init__(PlannedGold(iter_nothing()), renderer=renderer, slip=0.0, rng=random.Random(0))
-        self.actor, self.hints, self._tools = actor, hints, tools
-
-    def begin(self, turns: Sequence[Turn], tools: tuple[ToolSpec, ...]) -> None:
-        """See `GoldAuthor.begin`."""
-        super().begin(turns, tools)
-        self._tools = tools
+        self.actor, self.hints = actor, hints
 
     async def write(self, turns: Sequence[Turn]) -> Written | None:
         """The chat's next line; call ids are made unique."""
         said = sum(turn.role is Role.USER for turn in turns) - 1
         hint = self.hints[said] if said < len(self.hints) else ""
-        scene = Scene(tuple(turns), self._tools, Instruction(hint), TurnCalls((), self._tools, ()))
+        _, tools = self._starts[-1]
+        scene = Scene(tuple(turns), tools, Instruction(hint), TurnCalls((), tools, ()))
         line = await self.actor.line(scene)
         self.engine_calls += 1
-        calls = tuple(
-            call.model_copy(update={"call_id": f"call_{len(turns)}_{index}"})
-            for index, call in enumerate(line.tool_calls)
-        )
+        calls = self._calls(line, turns)
         return Written(line.model_copy(update={"tool_calls": calls, "reasoning": ""}))
 
 
