@@ -109,9 +109,12 @@ class Negatives:
         tools = trajectory.segments[0].tools if trajectory.segments else ()
         for turn in prompt:
             tools = tools if turn.tools_changed is None else turn.tools_changed
-        content = [[turn.model_dump(mode="json") for turn in side] for side in (prompt, chosen, rejected)]
+        content = [
+            [turn.model_dump(mode="json", exclude={"started_at", "seconds"}) for turn in side]
+            for side in (prompt, chosen, rejected)
+        ]
         return Pair(
-            pair_id=canonical.digest(self.name, *parents, _untimed(content), length=24),
+            pair_id=canonical.digest(self.name, *parents, content, length=24),
             prompt=tuple(prompt),
             tools=tools,
             chosen=tuple(chosen),
@@ -189,10 +192,3 @@ def _shown(call: Call) -> str:
 
 def _said(turns: Sequence[Turn]) -> str:
     return next((turn.text for turn in turns if turn.text and turn.result is None), "nothing")
-
-
-def _untimed(content: list[list[dict[str, object]]]) -> list[list[dict[str, object]]]:
-    return [
-        [{key: value for key, value in turn.items() if key not in ("started_at", "seconds")} for turn in side]
-        for side in content
-    ]
