@@ -66,7 +66,7 @@ async def gold_episode(environment: Environment, task: Task) -> GoldEpisode | No
     calls = _calls(turns)
     texts = [turn.text for turn in turns if turn.role is Role.USER]
     try:
-        made, tools = await _executed(environment, task, [call for _, call in calls], texts, calls)
+        made, tools = await _executed(environment, task, texts, calls)
     except EnvironmentFailure:
         return None
     return GoldEpisode(task, tuple(texts), _replies(turns, len(texts)), made, tools)
@@ -110,28 +110,27 @@ def _replies(turns: Sequence[Turn], number: int) -> tuple[str, ...]:
 async def _executed(
     environment: Environment,
     task: Task,
-    calls: Sequence[ToolCall],
     texts: Sequence[str],
-    placed: Sequence[tuple[int, ToolCall]],
+    calls: Sequence[tuple[int, ToolCall]],
 ) -> tuple[tuple[GoldCall, ...], tuple[ToolSpec, ...]]:
     async with await Trial.open(environment, whole_world(task)) as trial:
         specs = {spec.name: spec for spec in trial.tools}
         kept, finishes = [], []
-        for call in calls:
+        for _, call in calls:
             kept.append(trial.session.snapshot())
             await trial.attempt(call.name, call.parsed_arguments())
             finishes.append(trial.finished)
         made = list(trial.executed)
         without = await _answers_without(trial, made, kept) if len(made) <= MAX_LEFT_OUT else {}
         found = []
-        for index, executed in enumerate(made):
-            said = "\n".join(texts[: placed[index][0] + 1])
+        for index, ((turn, _), executed) in enumerate(zip(calls, made, strict=True)):
+            said = "\n".join(texts[: turn + 1])
             sources = sources_of(executed, specs[executed.call.name], made[:index], said=said)
             depends = {
                 source.of.call for source in sources if source.provenance is Provenance.OUTPUT and source.of
             }
             depends |= {earlier for earlier in range(index) if index in without.get(earlier, ())}
-            found.append(GoldCall(executed, placed[index][0], sources, frozenset(depends), finishes[index]))
+            found.append(GoldCall(executed, turn, sources, frozenset(depends), finishes[index]))
         return tuple(found), tuple(specs.values())
 
 
