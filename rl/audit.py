@@ -131,8 +131,7 @@ def _check_generated(
     span = segment.spans[position]
     ids = segment.token_ids
     role = trajectory.turns[span.turn].role
-    summary = span.turn in trajectory.summaries and span is segment.spans[-1]
-    if role is not Role.ASSISTANT and not summary:
+    if role is not Role.ASSISTANT and not (span is segment.spans[-1] and span.turn in trajectory.summaries):
         report.problems.append(
             f"{at}: an observation token is trained, the span belongs to a {role.value} turn"
         )

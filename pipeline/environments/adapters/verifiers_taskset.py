@@ -80,8 +80,8 @@ class VerifiersSession(ReplayedSession):
         """The taskset's rewards and metrics. Raises JudgeError."""
         self._refuse_if_poisoned()
         sampled_from = len(self.task.prompt)
-        said = (turn for index, turn in enumerate(trajectory.turns) if index not in trajectory.summaries)
-        messages = [_message(turn) for turn in said]
+        summaries = trajectory.summaries
+        messages = [_message(turn) for index, turn in enumerate(trajectory.turns) if index not in summaries]
         stop = _STOPS.get(trajectory.termination, "agent_completed")
         try:
             await self._catch_up()
