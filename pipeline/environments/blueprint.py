@@ -40,7 +40,7 @@ from data.messages import (
 from data.messages import system as system_turn
 from data.messages import user as user_turn
 from data.tasks import Budget, Task
-from data.trajectories import Reward, RewardComponent, Trajectory
+from data.trajectories import Reward, Trajectory
 from pipeline.checks.answers import says, words_of_turn
 from pipeline.checks.typed_answers import AnswerKind, read_answer
 from pipeline.environments.base import Environment, GoldScript, Session
@@ -288,12 +288,9 @@ class BlueprintSession(PassesOn):
         passed = failures.index(failure) if failure else number
         values = {"success": float(not failure), "turns": passed / number}
         values |= {check: float(check != failure) for check in ("reached", "state", "results", "reply")}
-        return Reward(
-            total=values["success"],
-            components=tuple(RewardComponent(name=name, value=value) for name, value in values.items()),
-            verifier=self.task.verifier,
-            artefact_digest=canonical.digest(self._states, [each.call.arguments for each in self._played]),
-        )
+        made = [each.call.arguments for each in self._played]
+        artefact = canonical.digest(self._states, made)
+        return Reward.of(values, verifier=self.task.verifier, artefact_digest=artefact)
 
     async def close(self) -> None:
         """Close the inner session."""

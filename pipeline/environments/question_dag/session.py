@@ -21,7 +21,7 @@ from typing import Any
 from data import canonical
 from data.messages import ToolResult, ToolSpec, ToolStatus, Turn, text_parts
 from data.tasks import Task
-from data.trajectories import Reward, RewardComponent, Trajectory
+from data.trajectories import Reward, Trajectory
 from pipeline.checks.answers import bare, last_words, marked_answer, states
 from pipeline.checks.calls import argument_problems
 from pipeline.checks.matching import call_f1
@@ -75,12 +75,8 @@ class QuestionSession(JsonStateSession):
             raise JudgeError(
                 f"verifier {self.task.verifier} failed on task {self.task.task_id}: {error}"
             ) from error
-        return Reward(
-            total=outcome["success"],
-            components=tuple(RewardComponent(name=name, value=value) for name, value in outcome.items()),
-            verifier=self.task.verifier,
-            artefact_digest=canonical.digest(self.state),
-        )
+        artefact = canonical.digest(self.state)
+        return Reward.of(outcome, verifier=self.task.verifier, artefact_digest=artefact)
 
     def _judge(self, trajectory: Trajectory) -> dict[str, float]:
         dag, calls_wanted = asked(self.task)
