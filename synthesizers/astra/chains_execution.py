@@ -12,18 +12,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from data.messages import ToolResult, ToolSpec, ToolStatus, text_parts
 from data.tasks import Task
 from pipeline.environments.base import Environment
-from pipeline.environments.blueprint import Outage, PlannedCall, Source, result_digest
+from pipeline.environments.blueprint import Outage, PlannedCall, result_digest
 from synthesizers.astra.chains_graph import Chain
 from synthesizers.execution import Executed, Trial
 from synthesizers.graph.dependency import SignatureGraph
 from synthesizers.graph.observations import telling
 from synthesizers.grounding.calls import (
-    ArgumentSource,
     GroundedCall,
     OutputPort,
     Provenance,
@@ -32,6 +32,7 @@ from synthesizers.grounding.calls import (
     worked,
 )
 from synthesizers.grounding.evidence import ValuePool
+from synthesizers.grounding.planned import planned_call
 
 FAILURES = 0.2
 """Share of calls that meet an outage first. From the paper: 20 % injected failures; per call: ours."""
@@ -105,9 +106,10 @@ def planned_calls(
 ) -> tuple[PlannedCall, ...]:
     """The calls of a turn as gold makes them: each once, twice where its tool is down first."""
     down = {outage.name: outage.text for outage in outages}
+    named = partial(_named, history=history)
     planned = []
     for call in calls:
-        made = _planned(call, history)
+        made = planned_call(call, mentioned=not call.question, named=named)
         text = down.pop(made.name, None)
         if text is not None:
             answer = ToolResult(call_id="", name=made.name, parts=text_parts(text))
@@ -200,18 +202,5 @@ async def _needs_earlier(
     return False
 
 
-def _planned(call: GroundedCall, history: Sequence[Executed]) -> PlannedCall:
-    return PlannedCall(
-        name=call.executed.call.name,
-        arguments=call.executed.call.arguments,
-        result=result_digest(call.executed.result),
-        changes=call.executed.changes,
-        mentioned=not call.question,
-        sources=tuple(_source(source, history) for source in call.sources),
-    )
-
-
-def _source(source: ArgumentSource, history: Sequence[Executed]) -> Source:
-    place = source.of
-    of = f"{history[place.call].call.name}#{place.call}:{place.path}" if place is not None else ""
-    return Source(argument=source.name, provenance=source.provenance.value, of=of)
+def _named(port: OutputPort, *, history: Sequence[Executed]) -> str:
+    return f"{history[port.call].call.name}#{port.call}:{port.path}"

@@ -22,10 +22,7 @@ from pipeline.checks.typed_answers import AnswerKind, read_answer
 from pipeline.environments.blueprint import (
     Expects,
     Outage,
-    PlannedCall,
     PlannedTurn,
-    Source,
-    result_digest,
 )
 from pipeline.environments.direction import Contradiction, Direction
 from synthesizers.director_actor.actors import Actor, Instruction, Scene, instruction_of, leak_in
@@ -42,7 +39,8 @@ from synthesizers.director_actor.rehearsal import Rehearsal, Rehearsed
 from synthesizers.director_actor.subgoals import Step, SubGoal, executed_key, is_empty
 from synthesizers.director_actor.users import HAND_IN, JUST_TELL, Users
 from synthesizers.execution import Executed, Trial
-from synthesizers.grounding.calls import GroundedCall, Provenance, sources_of
+from synthesizers.grounding.calls import GroundedCall, OutputPort, Provenance, sources_of
+from synthesizers.grounding.planned import planned_call
 from synthesizers.phrasing.referring import goes_unsaid
 from synthesizers.phrasing.requests import TurnCalls, phrase_closing
 from synthesizers.phrasing.saying import values_to_say
@@ -336,7 +334,7 @@ class Stage:
         self.turns[-1] = self.turns[-1].model_copy(
             update={
                 "calls": tuple(
-                    self._planned(call, calls, mentioned=place not in calls.unmentioned)
+                    planned_call(call, mentioned=place not in calls.unmentioned, named=self._named)
                     for place, call in enumerate(calls.calls)
                 ),
                 "reply": turn.reply or "Done.",
@@ -347,25 +345,8 @@ class Stage:
             }
         )
 
-    def _planned(self, call: GroundedCall, calls: TurnCalls, *, mentioned: bool) -> PlannedCall:
-        executed = call.executed
-        sources = tuple(
-            Source(argument=source.name, provenance=source.provenance, of=self._named(source, calls))
-            for source in call.sources
-        )
-        return PlannedCall(
-            name=executed.call.name,
-            arguments=executed.call.arguments,
-            result=result_digest(executed.result),
-            status=executed.result.status,
-            changes=executed.changes,
-            mentioned=mentioned,
-            sources=sources,
-        )
-
-    def _named(self, source: object, calls: TurnCalls) -> str:
-        of = getattr(source, "of", None)
-        return f"{calls.history[of.call].call.name}#{of.call + 1}:{of.path}" if of is not None else ""
+    def _named(self, port: OutputPort) -> str:
+        return f"{self.trial.executed[port.call].call.name}#{port.call + 1}:{port.path}"
 
     async def _replanned(self, turn: _Turn, queue: Sequence[Rehearsed]) -> list[Rehearsed]:
         """What is left after an interruption that ended in a refusal."""

@@ -16,14 +16,16 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from data.messages import ToolSpec, Turn, assistant, user
-from pipeline.environments.blueprint import PlannedCall, PlannedTurn, Source, result_digest
+from pipeline.environments.blueprint import PlannedCall, PlannedTurn
 from synthesizers.execution import Executed, Trial
 from synthesizers.graph.dependency import SignatureGraph
 from synthesizers.graph.fields import fields_of
 from synthesizers.grounding.calls import GroundedCall, OutputPort, Provenance, ground
 from synthesizers.grounding.evidence import ValuePool, digest_of
+from synthesizers.grounding.planned import planned_call
 from synthesizers.magnet.paths import CallOrigin, Path, PathCall, PathTurn
 from synthesizers.magnet.translation import Translator, Unwritten, Written, played
 from synthesizers.phrasing.referring import goes_unsaid
@@ -249,27 +251,14 @@ def planned_turn(enacted: Enacted, *, text: Written | None = None) -> PlannedTur
 
 
 def _planned_calls(enacted: Enacted) -> Iterator[PlannedCall]:
+    named = partial(_shown, history=enacted.turn.history)
     for place, call in enumerate(enacted.turn.calls):
-        made = call.executed
-        yield PlannedCall(
-            name=made.call.name,
-            arguments=made.call.arguments,
-            result=result_digest(made.result),
-            status=made.result.status,
-            changes=made.changes,
-            mentioned=place not in enacted.turn.unmentioned and not call.question,
-            sources=tuple(
-                Source(argument=source.name, provenance=source.provenance, of=_shown(source.of, enacted))
-                for source in call.sources
-            ),
-        )
+        mentioned = place not in enacted.turn.unmentioned and not call.question
+        yield planned_call(call, mentioned=mentioned, named=named)
 
 
-def _shown(port: OutputPort | None, enacted: Enacted) -> str:
+def _shown(port: OutputPort, *, history: Sequence[Executed]) -> str:
     """ "flights#1:id": the first call of flights, its field id."""
-    if port is None:
-        return ""
-    history: Sequence[Executed] = enacted.turn.history
     name = history[port.call].call.name
     number = sum(done.call.name == name for done in history[: port.call + 1])
     return f"{name}#{number}:{port.path}"
