@@ -23,6 +23,18 @@ def plannable(environment: Environment) -> Environment:
     return PlannableEnvironment(environment, version=environment.version)
 
 
+def whole_world(task: Task) -> Task:
+    """The task with every tool of its world shown; its lineage is the caller's business."""
+    if task.tools is None:
+        return task
+    return Task.model_validate(task.model_copy(update={"tools": None, "task_id": ""}).model_dump())
+
+
+def training_split(environment: Environment) -> str:
+    """The split whose gold methods learn from: `train`, or the first where none is called so."""
+    return "train" if "train" in environment.splits else environment.splits[0]
+
+
 class PlannableEnvironment(WrappedEnvironment):
     """The same environment; see the module docstring."""
 

@@ -28,7 +28,7 @@ from synthesizers.astra.chains_execution import FAILURES, is_dependent, run_chai
 from synthesizers.astra.chains_graph import MAX_LENGTH, Chain, random_chain
 from synthesizers.astra.chains_judging import proposed_chains, task_ratings, votes_down
 from synthesizers.astra.chains_plan import ChainPlan, Dialogue, Unplanned
-from synthesizers.astra.chains_sets import OBSERVED, ToolSet, learn_sets, sets_of, widened
+from synthesizers.astra.chains_sets import OBSERVED, ToolSet, learn_sets, sets_of
 from synthesizers.astra.chains_writing import PROGRAM, READERS
 from synthesizers.astra.scoring import score_trajectory
 from synthesizers.base import Made
@@ -37,6 +37,7 @@ from synthesizers.grounding.calls import GroundedCall
 from synthesizers.grounding.evidence import ValuePool, make_pool
 from synthesizers.phrasing.twins import twins_of
 from synthesizers.planning import Planned, Planner, given_up
+from synthesizers.worlds import whole_world
 
 AUGMENTATIONS = ("none", "diversity", "complexity", "persona")
 """What is done with a request. The three kinds are the paper's; drawn with equal chance: ours."""
@@ -123,7 +124,7 @@ class AstraChains(Planner):
 
     async def plan(self, base: Task, rng: random.Random) -> Planned:
         """One chain in the world of `base`; see the module docstring for the gates."""
-        world = widened(base)
+        world = whole_world(base)
         async with await Trial.open(self.environment, world) as trial:
             present = sets_of(self.environment, world, trial.tools)
             tool_set = self._chosen_set(present, rng)

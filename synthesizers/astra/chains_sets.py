@@ -23,6 +23,7 @@ from synthesizers.graph.build import build_graph
 from synthesizers.graph.dependency import SignatureGraph
 from synthesizers.graph.observations import Step, steps_of
 from synthesizers.graph.signatures import signatures_of
+from synthesizers.worlds import training_split, whole_world
 
 MIN_SEEN = 2
 """How often a transition must have been seen to be taken for sensible without a port. Ours."""
@@ -65,13 +66,8 @@ class ToolSet:
         return tuple(walked)
 
 
-def widened(task: Task) -> Task:
-    """The base task with all tools of its environment shown."""
-    return Task.model_validate(task.model_copy(update={"tools": None, "task_id": ""}).model_dump())
-
-
 def sets_of(environment: Environment, task: Task, tools: Sequence[ToolSpec]) -> dict[str, list[ToolSpec]]:
-    """The tools of a widened task by tool set; the environment itself is the only set where it says none."""
+    """All tools of a task's world by tool set; the environment itself is the only set where it says none."""
     said = getattr(environment, "tool_sets", None)
     if said is None:
         return {environment.name: list(tools)}
@@ -85,11 +81,10 @@ async def learn_sets(environment: Environment, *, observed: int = OBSERVED) -> d
 
     A tool that no observed task is shown is in no set.
     """
-    split = "train" if "train" in environment.splits else environment.splits[0]
     tools: dict[str, dict[str, ToolSpec]] = defaultdict(dict)
     episodes: list[list[Step]] = []
     shown: set[str] = set()
-    for task in islice(environment.tasks(split), observed):
+    for task in islice(environment.tasks(training_split(environment)), observed):
         there, steps = await _played(environment, task)
         shown.update([tool.name for tool in there] if task.tools is None else task.tools)
         for name, members in sets_of(environment, task, there).items():
@@ -115,7 +110,7 @@ def _observed(
 
 async def _played(environment: Environment, task: Task) -> tuple[tuple[ToolSpec, ...], list[Step]]:
     """The tools of a task's world, and the calls of its gold."""
-    session = await environment.open(widened(task))
+    session = await environment.open(whole_world(task))
     try:
         tools = session.tools
         turns = await play_turns(session, task, environment.gold(task))

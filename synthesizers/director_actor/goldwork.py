@@ -20,6 +20,7 @@ from pipeline.environments.play import play_turns
 from pipeline.errors import EnvironmentFailure, TrajsmithError
 from synthesizers.execution import Executed, Trial
 from synthesizers.grounding.calls import ArgumentSource, Provenance, sources_of
+from synthesizers.worlds import training_split, whole_world
 
 NUM_EPISODES = 64
 """Tasks of the training split whose gold is known to the director (ours)."""
@@ -51,12 +52,6 @@ class GoldEpisode(NamedTuple):
         return "\n".join(self.texts[: turn + 1])
 
 
-def whole_world(task: Task) -> Task:
-    """The task with every tool of its world shown; its lineage is the caller's business."""
-    changed = task.model_copy(update={"tools": None, "task_id": ""})
-    return Task.model_validate(changed.model_dump())
-
-
 async def gold_episode(environment: Environment, task: Task) -> GoldEpisode | None:
     """The gold of a task, executed; None where it has none that plays."""
     try:
@@ -77,8 +72,8 @@ async def gold_episodes(environment: Environment, *, count: int = NUM_EPISODES) 
 
     Always the same ones, so that a plan does not depend on which other tasks a run was given.
     """
-    split = "train" if "train" in environment.splits else environment.splits[0]
-    found = [await gold_episode(environment, task) for task in islice(environment.tasks(split), count)]
+    tasks = islice(environment.tasks(training_split(environment)), count)
+    found = [await gold_episode(environment, task) for task in tasks]
     return [episode for episode in found if episode is not None and episode.calls]
 
 

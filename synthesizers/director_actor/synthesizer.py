@@ -24,7 +24,7 @@ from synthesizers.director_actor.actors import MANNERS, Actor, ChatActor, Script
 from synthesizers.director_actor.checks import MAX_LINES, MIN_LINES
 from synthesizers.director_actor.directing import ChatDirector, Director, TemplateDirector
 from synthesizers.director_actor.errors import PlanStopped
-from synthesizers.director_actor.goldwork import NUM_EPISODES, whole_world
+from synthesizers.director_actor.goldwork import NUM_EPISODES
 from synthesizers.director_actor.outline import Library, Outline, draw_outage, shown_tools
 from synthesizers.director_actor.performing import Cast, manners_of, perform, perform_by_chat, variation
 from synthesizers.director_actor.personas import Persona, draw_persona
@@ -44,6 +44,7 @@ from synthesizers.director_actor.writing import Performance, system_prompt, writ
 from synthesizers.execution import Trial
 from synthesizers.grounding.evidence import leaves_of
 from synthesizers.planning import Planned, Planner, given_up
+from synthesizers.worlds import whole_world
 
 FAULT_SHARE = 0.2
 """Share of outlines one of whose calls is contradicted (ours)."""

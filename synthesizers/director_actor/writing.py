@@ -15,11 +15,11 @@ from pipeline.environments.blueprint import SYSTEM, Blueprint, Expects, PlannedT
 from pipeline.environments.direction import Review
 from pipeline.errors import ConfigError
 from synthesizers.director_actor.actors import RULE_OF_STAGE
-from synthesizers.director_actor.goldwork import whole_world
 from synthesizers.director_actor.personas import Persona
 from synthesizers.director_actor.stage import Played
 from synthesizers.execution import Executed
 from synthesizers.planning import Planned, given_up
+from synthesizers.worlds import whole_world
 
 
 class Performance(NamedTuple):

@@ -24,6 +24,7 @@ from pipeline.environments.base import Environment
 from pipeline.environments.play import play_turns
 from pipeline.errors import TrajsmithError
 from synthesizers.grounding.reading import rows_in, shape
+from synthesizers.worlds import training_split
 
 NUM_CORPUS = 48
 """Tasks whose gold is played for the corpus (ours): a few seconds for the slowest world that ships."""
@@ -140,7 +141,7 @@ async def gold_corpus(
     The tasks are spread over the first `num_tasks * 4`: some worlds list theirs by topic. Played once per
     environment and kept in memory.
     """
-    split = "train" if "train" in environment.splits else environment.splits[0]
+    split = training_split(environment)
     first = next(iter(environment.tasks(split)), None)
     if first is None:
         return ()

@@ -27,6 +27,7 @@ from synthesizers.graph.observations import Step, steps_of
 from synthesizers.graph.signatures import signatures_of
 from synthesizers.graph.words import words
 from synthesizers.phrasing.twins import are_twins
+from synthesizers.worlds import training_split, whole_world
 
 _ALIKE = 0.4
 """Jaccard index of the words of two descriptions from which on one tool may do the other's work. Ours."""
@@ -82,13 +83,12 @@ class Knowledge:
 
 async def learn(environment: Environment, *, observed: int, judge: Chat | None = None) -> Knowledge:
     """Play the gold of the first `observed` tasks. One without a gold that plays teaches nothing."""
-    split = "train" if "train" in environment.splits else environment.splits[0]
     episodes: list[tuple[Step, ...]] = []
     shown: set[str] = set()
     ending: set[str] = set()
     sets: dict[str, set[str]] = defaultdict(set)
-    for task in islice(environment.tasks(split), observed):
-        session = await environment.open(unrestricted(task))
+    for task in islice(environment.tasks(training_split(environment)), observed):
+        session = await environment.open(whole_world(task))
         try:
             names = [tool.name for tool in session.tools]
             shown.update(names if task.tools is None else task.tools)
@@ -108,13 +108,6 @@ async def learn(environment: Environment, *, observed: int, judge: Chat | None =
         ending=frozenset(ending),
         judge=judge,
     )
-
-
-def unrestricted(task: Task) -> Task:
-    """The task with all tools of its world."""
-    if task.tools is None:
-        return task
-    return Task.model_validate(task.model_copy(update={"tools": None, "task_id": ""}).model_dump())
 
 
 def alike(one: ToolSpec, other: ToolSpec) -> bool:

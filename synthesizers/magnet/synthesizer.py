@@ -24,7 +24,7 @@ from synthesizers.execution import Trial
 from synthesizers.grounding.evidence import NUM_CORPUS, make_pool
 from synthesizers.magnet.enacting import Enacted, planned_turn
 from synthesizers.magnet.enacting import Stage as Acting
-from synthesizers.magnet.knowledge import Knowledge, learn, unrestricted
+from synthesizers.magnet.knowledge import Knowledge, learn
 from synthesizers.magnet.missing import Lacking, draw_lacking, refused, shown_tools, with_lacking
 from synthesizers.magnet.negatives import Negatives
 from synthesizers.magnet.paths import MERGE_SHARE, NESTED_SHARE, CallOrigin, Missing, PathCall, PathTurn
@@ -43,6 +43,7 @@ from synthesizers.magnet.translation import Translator, Unwritten
 from synthesizers.phrasing.back_translation import BACK_TRANSLATOR
 from synthesizers.phrasing.requests import PhrasingError
 from synthesizers.planning import Planned, Planner, given_up
+from synthesizers.worlds import whole_world
 
 IRRELEVANCE = 6_200 / 34_000
 """Share of items without a fitting tool. From the paper's mix: 6,200 of 34,000."""
@@ -120,7 +121,7 @@ class Magnet(Planner):
         if self.knowledge is None:
             await self.prepare([base])
         assert self.knowledge is not None
-        whole = unrestricted(base)
+        whole = whole_world(base)
         irrelevant = rng.random() < self.irrelevance
         async with await Trial.open(self.environment, whole, seed=self.seed) as trial:
             tools = self.knowledge.usable(trial.tools)

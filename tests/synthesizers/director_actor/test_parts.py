@@ -12,7 +12,7 @@ from data.messages import ToolResult, ToolStatus, assistant, text_parts, tool, u
 from data.tasks import Task
 from pipeline.environments.registry import load_environment
 from synthesizers.director_actor.actors import Instruction, Scene, ScriptedActor, instruction_of, leak_in
-from synthesizers.director_actor.goldwork import GoldEpisode, gold_episode, whole_world
+from synthesizers.director_actor.goldwork import GoldEpisode, gold_episode
 from synthesizers.director_actor.groups import motifs_of, own_goals
 from synthesizers.director_actor.outline import Library, draw_outline
 from synthesizers.director_actor.personas import PERSONAS, Persona, draw_persona
@@ -22,6 +22,7 @@ from synthesizers.director_actor.users import foreign_value
 from synthesizers.execution import Trial
 from synthesizers.grounding.reading import rows_of
 from synthesizers.phrasing.requests import TurnCalls
+from synthesizers.worlds import whole_world
 from tests.synthesizers.director_actor.lab import bases, calls
 
 OFFERS = "F773 Sun 07:20 1 stop $310\nF219 Star 15:10 direct $230\nF111 Star 13:00 1 stop $200"

@@ -25,11 +25,11 @@ from synthesizers.base import Made
 from synthesizers.execution import Trial
 from synthesizers.grounding.calls import ground
 from synthesizers.grounding.evidence import make_pool
-from synthesizers.magnet.knowledge import unrestricted
 from synthesizers.magnet.roles import ERROR_JUDGE, FORWARD_TRANSLATOR, ForwardRequest, JudgeRequest
 from synthesizers.magnet.synthesizer import Magnet
 from synthesizers.magnet.translation import Translator, Unwritten, Written
 from synthesizers.phrasing.closings import TurnCalls
+from synthesizers.worlds import whole_world
 from tests.flows.lab import digests, recipe, trajsmith, write_recipe
 from tests.tiny import make_tiny_tokenizer
 
@@ -53,7 +53,7 @@ def nested() -> TurnCalls:
 
     async def made() -> TurnCalls:
         environment = load_environment("travel_desk", templates=["cheapest"])
-        base = unrestricted(next(iter(environment.tasks("train"))))
+        base = whole_world(next(iter(environment.tasks("train"))))
         pool = await make_pool(environment, base, num_corpus=8)
         async with await Trial.open(environment, base) as trial:
             tools = {tool.name: tool for tool in trial.tools}
