@@ -71,7 +71,8 @@ class Library:
 
     async def own(self, base: Task) -> list[SubGoal]:
         """The sub-goals of the task's own gold."""
-        episode = await gold_episode(self.environment, base)
+        known = (each for each in self.episodes if each.task.task_id == base.task_id)
+        episode = next(known, None) or await gold_episode(self.environment, base)
         return own_goals(episode, prefix="o") if episode is not None else []
 
     def neighbours(self, base: Task, *, rng: random.Random) -> Iterator[SubGoal]:
