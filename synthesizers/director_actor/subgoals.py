@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from data import canonical
 from data.messages import ToolStatus
 from synthesizers.execution import Executed
+from synthesizers.grounding.calls import worked
 from synthesizers.grounding.reading import rows_of
 
 
@@ -112,8 +113,6 @@ def reads_of(executed: Executed, earlier: Sequence[tuple[str, Executed]]) -> dic
 
 def is_empty(executed: Executed) -> bool:
     """Whether a look-up answered without finding anything."""
-    from synthesizers.grounding.calls import worked
-
     return executed.ok and not executed.changes and not worked(executed, shows_state=True)
 
 
