@@ -17,7 +17,7 @@ from data import canonical
 from data.messages import ToolSpec, Turn
 from data.tasks import Task
 from pipeline.chat.base import Chat
-from pipeline.environments.base import Environment
+from pipeline.environments.base import Environment, Session
 from pipeline.environments.play import play_turns
 from pipeline.errors import TrajsmithError
 from synthesizers.graph.build import build_graph, draw_candidates
@@ -118,9 +118,9 @@ def alike(one: ToolSpec, other: ToolSpec) -> bool:
     return bool(first) and len(first & second) >= _ALIKE * len(first | second)
 
 
-async def _gold_turns(environment: Environment, task: Task, session: object) -> list[Turn]:
+async def _gold_turns(environment: Environment, task: Task, session: Session) -> list[Turn]:
     try:
-        return await play_turns(session, task, environment.gold(task))  # type: ignore[arg-type]
+        return await play_turns(session, task, environment.gold(task))
     except (TrajsmithError, LookupError, ValueError):
         return []
 
