@@ -40,7 +40,7 @@ def tool_success(trajectory: Trajectory, *, failed_call: FailedCall = "paper") -
     What infrastructure did to a call is nobody's failure and is left out.
     """
     counted = [attempt for attempt in attempts(trajectory) if not _is_infrastructure(attempt)]
-    values = [1.0 if _worked(attempt) else FAILED_CALL[failed_call] for attempt in counted]
+    values = [1.0 if attempt.worked else FAILED_CALL[failed_call] for attempt in counted]
     return sum(values) / len(values) if values else 1.0
 
 
@@ -50,7 +50,7 @@ def conciseness(trajectory: Trajectory) -> float:
     calls = list(attempts(trajectory))
     repeated = 0
     for attempt in calls:
-        if attempt.result is not None and _worked(attempt):
+        if attempt.result is not None and attempt.worked:
             key = (attempt.call.name, attempt.call.arguments, attempt.result.text)
             repeated += key in seen
             seen.add(key)
@@ -92,10 +92,6 @@ def has_calls(trajectory: Trajectory) -> bool:
 def mean(values: Sequence[float]) -> float:
     """The mean; 1 of nothing, as a dialogue without later rounds has nothing wrong in them."""
     return sum(values) / len(values) if values else 1.0
-
-
-def _worked(attempt: Attempt) -> bool:
-    return attempt.call.ok and attempt.result is not None and attempt.result.status is ToolStatus.OK
 
 
 def _is_infrastructure(attempt: Attempt) -> bool:

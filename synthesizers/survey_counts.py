@@ -8,9 +8,9 @@ and shown as (`survey`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from data import canonical
@@ -106,7 +106,7 @@ class Counts:
         self.kept_tasks.add(trajectory.task_id)
         self.kept_calls += len(calls)
         self.kept_user_turns += sum(turn.role is Role.USER for turn in trajectory.turns)
-        names = [attempt.call.name for attempt in calls if _worked(attempt)]
+        names = [attempt.call.name for attempt in calls if attempt.worked]
         self.sequences.add(canonical.digest(names, length=16))
         self.edges.update(pairwise(names))
 
@@ -116,7 +116,7 @@ class Counts:
         reached = _user_turns(trajectory)
         for attempt in calls:
             place = reached[attempt.turn]
-            if _worked(attempt) and place < len(by_turn):
+            if attempt.worked and place < len(by_turn):
                 by_turn[place].append((attempt.call.name, attempt.call.arguments))
         self.turns_compared += len(plan.turns)
         self.turns_differing += sum(
@@ -180,20 +180,10 @@ class Collected:
                     held.append(turn.result.text[:_MAX_RESULT])
 
 
-def _worked(attempt: Attempt) -> bool:
-    return attempt.executed and attempt.result is not None and attempt.result.status is ToolStatus.OK
-
-
 def _user_turns(trajectory: Trajectory) -> list[int]:
     """For every turn the number of the user turn it belongs to, 0 for the first."""
-    return list(_counted(trajectory))
-
-
-def _counted(trajectory: Trajectory) -> Iterator[int]:
-    said = -1
-    for turn in trajectory.turns:
-        said += turn.role is Role.USER
-        yield max(said, 0)
+    said = accumulate(turn.role is Role.USER for turn in trajectory.turns)
+    return [max(number - 1, 0) for number in said]
 
 
 def _planned_digest(turn: PlannedTurn) -> str:

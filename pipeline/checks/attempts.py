@@ -34,6 +34,11 @@ class Attempt:
         """A well-formed call that was answered."""
         return self.call.ok and self.result is not None
 
+    @property
+    def worked(self) -> bool:
+        """A well-formed call that was answered without an error."""
+        return self.call.ok and self.result is not None and self.result.status is ToolStatus.OK
+
 
 def tools_by_turn(trajectory: Trajectory) -> dict[int, tuple[ToolSpec, ...]]:
     """Tools shown to each generated turn; a turn that several segments carry keeps the first."""
