@@ -3,9 +3,9 @@
 A plan is what became a planned task or was given up with a reason; for a method that does not plan, a task it
 worked on. Kept is a trajectory that its verifier scored a success. Yield is the share of plans with a kept
 trajectory. Tool sequences are the names of the calls that worked, in order. Edge coverage is the share of the
-signature graph's edges that kept trajectories walk along; without a graph given one is built from the tools,
-results and calls of all surveyed trajectories, so it can be compared within one survey only. Records are
-streamed. Not covered: whether a difference between two methods is more than chance (`pipeline.checks.stats`).
+signature graph's edges that kept trajectories walk along; the graph is built from the tools, results and
+calls of all surveyed trajectories, so it can be compared within one survey only. Records are streamed. Not
+covered: whether a difference between two methods is more than chance (`pipeline.checks.stats`).
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Survey(Record):
     graph_edges: int
 
 
-def survey(stores: Sequence[Store], *, graph: SignatureGraph | None = None) -> Survey:
+def survey(stores: Sequence[Store]) -> Survey:
     """The survey of one run, or of several side by side."""
     collected, roots = Collected(), dict[str, Path]()
     for store in stores:
@@ -101,22 +101,18 @@ def survey(stores: Sequence[Store], *, graph: SignatureGraph | None = None) -> S
         collected.add_trajectories(store.trajectories(), label=label)
         collected.add_trajectories(store.failures(), label=label)
         roots[label] = store.root
-    graphs = _graphs(collected) if graph is None else {}
+    graphs = _graphs(collected)
     names = sorted(collected.counts)
     rows = []
     for name in names:
         label = next((label for label in roots if label and name.endswith(label)), "")
-        used = (
-            [graph]
-            if graph is not None
-            else [graphs[world] for world in collected.environments.get(name, ())]
-        )
+        used = [graphs[world] for world in collected.environments.get(name, ())]
         chats = _chat_totals(roots[label], name.removesuffix(label))
         rows.append(_row(name, collected.counts[name], chats, graphs=used))
     return Survey(
         synthesizers=tuple(rows),
         overlaps=tuple(_overlap(collected, *pair) for pair in combinations(names, 2)),
-        graph_edges=sum(len(one.edges) for one in (graphs.values() if graph is None else [graph])),
+        graph_edges=sum(len(one.edges) for one in graphs.values()),
     )
 
 
@@ -125,10 +121,10 @@ def survey_tables(found: Survey) -> tuple[Table, ...]:
     if not found.synthesizers:
         return ()
     fields = tuple(_FIELDS)
-    rows = tuple((name, *(_cell(row, field) for field in fields)) for name, row in _named(found))
+    rows = tuple((row.name, *(_cell(row, field) for field in fields)) for row in found.synthesizers)
     columns = ("synthesizer", *(_FIELDS[field] for field in fields))
     reasons = tuple(
-        (name, given.reason, str(given.count)) for name, row in _named(found) for given in row.given_up
+        (row.name, given.reason, str(given.count)) for row in found.synthesizers for given in row.given_up
     )
     overlaps = tuple(
         (one.first, one.second, "-" if one.jaccard is None else f"{one.jaccard:.3f}")
@@ -171,10 +167,6 @@ _SHARES = (
     *("kept_share", "plan_yield", "edge_coverage", "text_by_program"),
     *("provenance_user", "provenance_output", "provenance_default"),
 )
-
-
-def _named(found: Survey) -> list[tuple[str, SynthesizerSurvey]]:
-    return [(row.name, row) for row in found.synthesizers]
 
 
 def _cell(row: SynthesizerSurvey, field: str) -> str:
