@@ -22,6 +22,7 @@ from data.tasks import Task
 from data.trajectories import Trajectory
 from filters.astra_judges import JUDGES as SCORE_JUDGES
 from filters.astra_parts import FailedCall
+from filters.astra_score import scored
 from pipeline.chat.base import Chat
 from pipeline.environments.blueprint import Blueprint, PlannedTurn, blueprint_task
 from synthesizers.astra.chains_execution import FAILURES, is_dependent, run_chain
@@ -30,7 +31,6 @@ from synthesizers.astra.chains_judging import proposed_chains, task_ratings, vot
 from synthesizers.astra.chains_plan import ChainPlan, Dialogue, Unplanned
 from synthesizers.astra.chains_sets import OBSERVED, ToolSet, learn_sets, sets_of
 from synthesizers.astra.chains_writing import PROGRAM, READERS
-from synthesizers.astra.scoring import score_trajectory
 from synthesizers.base import Made
 from synthesizers.execution import Trial
 from synthesizers.grounding.calls import GroundedCall
@@ -116,8 +116,8 @@ class AstraChains(Planner):
         async with aclosing(super()._made(base, index, done=done, failed=failed)) as made:
             async for record in made:
                 if isinstance(record, Trajectory):
-                    record, verdict = await score_trajectory(
-                        record, self.roles, threshold=self.threshold, failed_call=self.failed_call
+                    record, verdict = await scored(
+                        record, self.roles.of, threshold=self.threshold, failed_call=self.failed_call
                     )
                     yield verdict
                 yield record
@@ -242,8 +242,8 @@ def given_up_or_task(
     made: ChainPlan, dialogue: Dialogue, ratings: dict[str, int], *, kind: str, name: str
 ) -> Planned:
     """The task of a finished dialogue, unless it is rated low."""
-    low = [f"{key} {value}" for key, value in ratings.items() if value < LEAST_RATING]
-    if low := [text for text in low if not text.startswith("selection_difficulty")]:
+    judged = {key: value for key, value in ratings.items() if key != "selection_difficulty"}
+    if low := [f"{key} {value}" for key, value in judged.items() if value < LEAST_RATING]:
         return given_up("low_rating", ", ".join(low))
     turns: tuple[PlannedTurn, ...] = tuple(dialogue.turns)
     tags = [made.mode, f"augmented:{kind}", f"round_trip:{'chat' if dialogue.readers else PROGRAM}"]
