@@ -65,7 +65,6 @@ async def run_chain(
     pool: ValuePool,
     graph: SignatureGraph,
     rng: random.Random,
-    said: str = "",
 ) -> ChainRun:
     """Ground and make every call of a chain; only the last may end the episode."""
     calls: list[GroundedCall] = []
@@ -75,7 +74,7 @@ async def run_chain(
         last = place == len(chain) - 1
         for _ in range(_ATTEMPTS):
             call = await ground(
-                trial, tools[name], pool, rng=rng, prefer=wanted, said=said, may_finish=last, may_ask=True
+                trial, tools[name], pool, rng=rng, prefer=wanted, may_finish=last, may_ask=True
             )
             if call is None or not _is_vague(call):
                 break
@@ -83,20 +82,18 @@ async def run_chain(
             call = None
         if call is None:
             return ChainRun(tuple(calls), name)
-        calls.append(await _carried_over(trial, call, tools[name], calls, said=said, may_finish=last))
+        calls.append(await _carried_over(trial, call, tools[name], calls, may_finish=last))
     return ChainRun(tuple(calls))
 
 
-async def is_dependent(
-    environment: Environment, task: Task, calls: Sequence[GroundedCall], *, seed: int = 0
-) -> bool:
+async def is_dependent(environment: Environment, task: Task, calls: Sequence[GroundedCall]) -> bool:
     """Whether any of the calls depends on an earlier one; `calls` are all that was made in `task`."""
     for place, call in enumerate(calls):
         fed = any(source.of is not None for source in call.of(Provenance.OUTPUT))
         if fed or _shares(call, calls[:place]):
             return True
     for place in range(1, len(calls)):
-        if await _needs_earlier(environment, task, calls[: place + 1], seed=seed):
+        if await _needs_earlier(environment, task, calls[: place + 1]):
             return True
     return False
 
@@ -148,7 +145,6 @@ async def _carried_over(
     tool: ToolSpec,
     earlier: Sequence[GroundedCall],
     *,
-    said: str,
     may_finish: bool,
 ) -> GroundedCall:
     """The call about the same things as earlier ones, where it has nothing to do with them and that works.
@@ -167,7 +163,7 @@ async def _carried_over(
     again = await trial.attempt(tool.name, {**given, **same})
     fine = worked(again, shows_state=hasattr(trial.session, "end_state"))
     if fine and (may_finish or not trial.finished):
-        return GroundedCall(again, sources_of(again, tool, trial.executed[:-1], said=said))
+        return GroundedCall(again, sources_of(again, tool, trial.executed[:-1]))
     trial.undo()
     return GroundedCall(await trial.attempt(tool.name, given), call.sources)
 
@@ -184,13 +180,11 @@ def _shares(call: GroundedCall, earlier: Sequence[GroundedCall]) -> bool:
     return any(telling(value) in known for value in call.executed.arguments().values())
 
 
-async def _needs_earlier(
-    environment: Environment, task: Task, calls: Sequence[GroundedCall], *, seed: int
-) -> bool:
+async def _needs_earlier(environment: Environment, task: Task, calls: Sequence[GroundedCall]) -> bool:
     """Whether the last call fails, or as a look-up answers otherwise, without one of the earlier ones."""
     last = calls[-1].executed
     for left_out in range(len(calls) - 1):
-        async with await Trial.open(environment, task, seed=seed) as trial:
+        async with await Trial.open(environment, task) as trial:
             for place, call in enumerate(calls):
                 if place != left_out:
                     again = await trial.attempt(call.executed.call.name, call.executed.arguments())

@@ -2,7 +2,7 @@
 
 A chain stays inside one tool set. Candidates are drawn from the transitions of one set: length-bounded
 weighted walks (the paper), or any of all paths without repeats found depth first (the code). Not covered:
-whether a chain makes sense (`chains_evidence`), what it is asked for in words (`chains_writing`).
+whether a chain makes sense (`chains_sets`), what it is asked for in words (`chains_writing`).
 """
 
 from __future__ import annotations

@@ -24,7 +24,6 @@ from synthesizers.grounding.evidence import ValuePool
 from synthesizers.phrasing.requests import TurnCalls, phrase_closing
 from synthesizers.phrasing.saying import answer_cells, values_to_say
 
-Augmentation = Literal["none", "diversity", "complexity", "persona"]
 _TRIES = 4
 """Tools tried for the request that complexity adds. Ours."""
 
