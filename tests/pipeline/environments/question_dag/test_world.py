@@ -21,6 +21,7 @@ from pipeline.rewards.call_f1 import CallF1
 from pipeline.sandbox.base import Outcome
 from synthesizers.execution import Trial
 from tests.pipeline.environments.conftest import Run
+from tests.pipeline.environments.question_dag.samples import BOTH_SOLVED
 from tests.pipeline.environments.repair import StubSandbox
 from tests.pipeline.environments.scripts import components, listed
 
@@ -43,17 +44,7 @@ def gold_steps(task: Task) -> list[tuple[str, dict]]:
 def test_gold_solves_and_its_f1_is_one(run: Run, world: QuestionDagWorld) -> None:
     task = first(world, "choose_3")
     played = run(play(world, task, world.gold(task)))
-    assert components(played) == {
-        "success": 1,
-        "answered": 1,
-        "right": 1,
-        "solved": 2,
-        "required": 2,
-        "calls": 2,
-        "recall": 1,
-        "precision": 1,
-        "f1": 1,
-    }
+    assert components(played) == BOTH_SOLVED
     reward = CallF1(solved="solved", required="required")
     assert reward.measure(task, played).total == 1.0
 
