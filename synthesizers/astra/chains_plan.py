@@ -106,27 +106,24 @@ class Dialogue:
         wording = await write_request(
             turn, rng=rng, chat=self.writer, dialogue=self._dialogue(), said=self._said()
         )
-        if wording.reason:
-            raise Unplanned(wording.reason, wording.detail)
-        await self._read_back(wording, turn)
-        return wording
+        return await self._read_back(wording, turn)
 
     async def _augmented(
         self, wording: Wording, turn: TurnCalls, how: Literal["diversity", "persona"]
     ) -> Wording:
         said = self._said()
         other = await augmented(wording, turn, how, rng=self.plan.rng, chat=self.augmenter, said=said)
-        if other.reason:
-            raise Unplanned(other.reason, other.detail)
-        await self._read_back(other, turn)
-        return other
+        return await self._read_back(other, turn)
 
-    async def _read_back(self, wording: Wording, turn: TurnCalls) -> None:
-        """The round trip: reading the request must give the chain exactly."""
+    async def _read_back(self, wording: Wording, turn: TurnCalls) -> Wording:
+        """The wording, if there is one, after the round trip: reading it must give the chain exactly."""
+        if wording.reason:
+            raise Unplanned(wording.reason, wording.detail)
         chain = tuple(call.executed.call.name for call in turn.calls)
         mismatch = await round_trip(wording.text, chain, turn, self.readers)
         if mismatch:
             raise Unplanned("round_trip", f"{mismatch}: {wording.text}")
+        return wording
 
     def _said(self) -> str:
         return "\n".join(turn.text for turn in self.turns)
