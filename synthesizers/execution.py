@@ -72,6 +72,11 @@ class Trial:
         """Digest of the state now, which is the one after the last kept call."""
         return self.executed[-1].after if self.executed else self._digest()
 
+    @property
+    def shows_state(self) -> bool:
+        """Whether the world says what its state is; else only its answers tell what a call did."""
+        return hasattr(self.session, "end_state")
+
     async def attempt(self, name: str, arguments: dict[str, Any]) -> Executed:
         """Make a call and keep it; `undo` takes it back. Raises EnvironmentFailure on an infra_error."""
         before, kept = self.state, self.session.snapshot()
@@ -112,6 +117,11 @@ class Trial:
         """Take the last kept call back."""
         self.session.restore(self._undo.pop())
         self.executed.pop()
+
+    def back_to(self, number: int) -> None:
+        """Take calls back until `number` are kept."""
+        while len(self.executed) > number:
+            self.undo()
 
     async def __aenter__(self) -> Self:
         """The trial; its session closes at the end of the block."""

@@ -158,8 +158,12 @@ def blueprint_task(
     tags: Sequence[str] = (),
     system: str = SYSTEM,
     budget: Budget | None = None,
+    parent: Task | None = None,
 ) -> Task:
-    """The task that a blueprint makes. ConfigError where its turns make no task."""
+    """The task that a blueprint makes. ConfigError where its turns make no task.
+
+    `parent`: the task that was planned from, where the blueprint's base is that one shown with other tools.
+    """
     first = blueprint.turns[0]
     if not any(turn.calls for turn in blueprint.turns) and first.expects is Expects.ACT:
         raise ConfigError("a blueprint without a call wants nothing; plan a call, or a turn that asks")
@@ -176,7 +180,7 @@ def blueprint_task(
         verifier=VERIFIER,
         budget=budget or Budget(max_turns=steps + 2, max_tokens=1024 + 256 * steps),
         synthesizer=synthesizer,
-        parents=(blueprint.base.task_id,),
+        parents=((parent or blueprint.base).task_id,),
     )
 
 

@@ -147,8 +147,7 @@ class AstraChains(Planner):
             except Unplanned:
                 if draw == DRAWS - 1:
                     raise
-                while made.trial.executed:
-                    made.trial.undo()
+                made.trial.back_to(0)
                 continue
             return await self._written(made, calls, pool)
         raise AssertionError("the last draw returns or raises")
@@ -251,8 +250,8 @@ def given_up_or_task(
     tags += [f"difficulty:{ratings['selection_difficulty']}"] if ratings else []
     blueprint = Blueprint(base=made.world, turns=turns, outages=tuple(dialogue.outages))
     template = f"{made.tool_set.name}/{min(len(made.chain), MAX_LENGTH)} tools"
-    task = blueprint_task(blueprint, synthesizer=name, template=template, tags=tags)
+    task = blueprint_task(blueprint, synthesizer=name, template=template, tags=tags, parent=made.base)
     hints = tuple(
         f"Call {', then '.join(dict.fromkeys(call.name for call in turn.calls))}." for turn in turns
     )
-    return Planned(task.model_copy(update={"parents": (made.base.task_id,)}), hints=hints)
+    return Planned(task, hints=hints)

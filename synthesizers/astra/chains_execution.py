@@ -161,7 +161,7 @@ async def _carried_over(
         return call
     trial.undo()
     again = await trial.attempt(tool.name, {**given, **same})
-    fine = worked(again, shows_state=hasattr(trial.session, "end_state"))
+    fine = worked(again, shows_state=trial.shows_state)
     if fine and (may_finish or not trial.finished):
         return GroundedCall(again, sources_of(again, tool, trial.executed[:-1]))
     trial.undo()
@@ -188,8 +188,7 @@ async def _needs_earlier(environment: Environment, task: Task, calls: Sequence[G
             for place, call in enumerate(calls):
                 if place != left_out:
                     again = await trial.attempt(call.executed.call.name, call.executed.arguments())
-            shows_state = hasattr(trial.session, "end_state")
-            if not worked(again, shows_state=shows_state):
+            if not worked(again, shows_state=trial.shows_state):
                 return True
             if not last.changes and again.result.text != last.result.text:
                 return True

@@ -50,7 +50,7 @@ class Rehearsal:
 
     def begin(self) -> None:
         """Take everything back."""
-        self._taken_back(0)
+        self.trial.back_to(0)
         self.answers = {}
 
     def follow(self, stage: Trial) -> None:
@@ -73,7 +73,7 @@ class Rehearsal:
             except (LookupError, TypeError, ValueError, RecordError):
                 done = None
             if done is None or (self.trial.finished and not goal.finishes):
-                self._taken_back(before)
+                self.trial.back_to(before)
                 return None
             planned, executed, is_new = done
             answers[step.uid] = executed
@@ -82,7 +82,7 @@ class Rehearsal:
                 expected.append(_as_planned(executed, planned))
         made = tuple(expected)
         if not made or all(is_empty(each) for each in made):
-            self._taken_back(before)
+            self.trial.back_to(before)
             return None
         self.answers = answers
         return Rehearsed(goal._replace(steps=tuple(steps)), made, self.trial.state)
@@ -107,7 +107,7 @@ class Rehearsal:
                 self.trial, specs[part.tool], pool, rng=rng, prefer=prefer, choice=choice, may_finish=False
             )
             if grounded is None:
-                self._taken_back(before)
+                self.trial.back_to(before)
                 return None
             executed = grounded.executed
             if choice is Choice.EVIDENCE:
@@ -147,7 +147,7 @@ class Rehearsal:
             return executed
         self.trial.undo()
         other = await self.trial.attempt(executed.call.name, arguments)
-        if worked(other, shows_state=hasattr(self.trial.session, "end_state")) and not self.trial.finished:
+        if worked(other, shows_state=self.trial.shows_state) and not self.trial.finished:
             return other
         self.trial.undo()
         return await self.trial.attempt(executed.call.name, executed.arguments())
@@ -175,10 +175,6 @@ class Rehearsal:
                 self.trial.undo()
                 return step, earlier, False
         return step._replace(arguments=arguments), executed, True
-
-    def _taken_back(self, before: int) -> None:
-        while len(self.trial.executed) > before:
-            self.trial.undo()
 
 
 def _as_planned(executed: Executed, step: Step) -> Executed:

@@ -59,10 +59,11 @@ def written(
             template=base.template,
             tags=_tags(turns, combined=performance.combined, strict=strict),
             system=system_prompt(base, (turn.text_by for turn in turns)),
+            parent=base,
         )
     except ConfigError as error:
         return given_up("no_task", str(error))
-    return Planned(task.model_copy(update={"parents": (base.task_id,)}), hints=played.hints)
+    return Planned(task, hints=played.hints)
 
 
 def system_prompt(base: Task, authors: Iterable[str]) -> str:

@@ -101,7 +101,7 @@ async def ground(
             continue
         tried += 1
         executed = await trial.attempt(tool.name, proposal.arguments)
-        if worked(executed, shows_state=_shows_state(trial)) and (may_finish or not trial.finished):
+        if worked(executed, shows_state=trial.shows_state) and (may_finish or not trial.finished):
             sources = sources_of(executed, tool, trial.executed[:before], prefer=prefer or {}, said=said)
             if question is None:
                 return GroundedCall(executed, _passed_on(sources, trial, pool))
@@ -196,10 +196,6 @@ def _result_records(results: Sequence[Sequence[Row]]) -> Iterator[Record]:
         for row in rows:
             values = tuple((field.name, field.value) for field in row.fields)
             yield Record(row.kind, values, Evidence.RESULT, call=call)
-
-
-def _shows_state(trial: Trial) -> bool:
-    return hasattr(trial.session, "end_state")
 
 
 def _fails(text: str) -> bool:

@@ -141,8 +141,7 @@ class Stage:
         """Undo all calls from place `start` on; "" is no reason to be counted."""
         if reason:
             self.dropped[reason] += 1
-        while len(self.trial.executed) > start:
-            self.trial.undo()
+        self.trial.back_to(start)
         self._made = {key: place for key, place in self._made.items() if place < start}
 
     def _has_twin(self, planned: PathTurn) -> bool:

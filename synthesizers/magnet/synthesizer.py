@@ -228,8 +228,8 @@ class Magnet(Planner):
             synthesizer=self.name,
             template=f"{self.name}/{kind}",
             tags=tags,
+            parent=base,
         )
-        task = task.model_copy(update={"parents": (base.task_id,)})
         return Planned(task=task, hints=tuple(hint_of(turn) for turn in turns))
 
 
