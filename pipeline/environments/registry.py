@@ -8,7 +8,7 @@ from typing import Any, get_type_hints
 from pipeline.checks.options import check_options
 from pipeline.dotted import is_dotted, load_dotted, where_raised
 from pipeline.environments.base import Environment
-from pipeline.environments.blueprint import BlueprintEnvironment, with_blueprints
+from pipeline.environments.blueprint_session import BlueprintEnvironment, with_blueprints
 from pipeline.environments.cassette import with_cassette
 from pipeline.environments.faults import with_faults
 from pipeline.errors import ConfigError, TrajsmithError

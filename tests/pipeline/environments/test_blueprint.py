@@ -24,9 +24,9 @@ from pipeline.environments.blueprint import (
     Source,
     blueprint_task,
     read_blueprint,
-    reply_fits,
     result_digest,
 )
+from pipeline.environments.blueprint_session import reply_fits
 from pipeline.environments.gold import call
 from pipeline.environments.play import play
 from pipeline.environments.registry import load_environment
