@@ -36,8 +36,9 @@ verifiers-setup:  ## Install verifiers into .venv-verifiers (0.75 GB; its tests 
 demo: setup serve-setup  ## The main job on a real model: base, SFT, curation, GRPO, evaluation
 	$(BIN)/trajsmith demo $(DEMO_ARGS)
 
-prove: setup serve-setup  ## One seed of the comparison at equal compute: make prove SEED=1
+prove: setup serve-setup  ## One seed of the comparison at equal compute and of its control: make prove SEED=1
 	$(BIN)/trajsmith prove --seed $(SEED) $(PROVE_ARGS)
+	$(BIN)/trajsmith prove --of control --seed $(SEED) $(PROVE_ARGS)
 
 check: setup  ## Format, lint, types, import layers, layout guards, documents
 	$(BIN)/ruff format --check .
@@ -48,7 +49,7 @@ check: setup  ## Format, lint, types, import layers, layout guards, documents
 	$(BIN)/python -m pytest -q tests/test_layout.py
 
 test: setup serve-setup bfcl-setup tau2-setup  ## All tests, those on a real model server included
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@bash scripts/test.sh $(PYTEST_ARGS)
 
 clean:  ## Remove both environments and the caches; runs/ stays
 	rm -rf .venv .venv-serve .venv-verifiers .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist build

@@ -64,17 +64,12 @@ def sft(recipe: RecipeArgument, runs: RunsOption = RUNS, dry_run: DryRunOption =
     typer.echo(verbs.train_sft(load_recipe(recipe), runs=runs, dry_run=dry_run, say=StatusLines()))
 
 
-class Proof(StrEnum):
+class ProofName(StrEnum):
     """What is compared."""
 
     TRAINING = "training"
+    CONTROL = "control"
     METHODS = "methods"
-
-
-_RESULTS = {
-    Proof.TRAINING: Path("benchmarks/results/prove"),
-    Proof.METHODS: Path("benchmarks/results/methods"),
-}
 
 
 def grpo(
@@ -129,8 +124,12 @@ def demo(
 def prove(
     seed: Annotated[int, typer.Option(help="Seed of this repetition.")] = 0,
     of: Annotated[
-        Proof, typer.Option(help="training: ways of training; methods: data of each synthesizer.")
-    ] = Proof.TRAINING,
+        ProofName,
+        typer.Option(
+            help="training: ways of training; control: the same where reinforcement must win; "
+            "methods: data of each synthesizer."
+        ),
+    ] = ProofName.TRAINING,
     runs: RunsOption = RUNS,
     results: Annotated[
         Path | None, typer.Option(help="Where the JSON row goes; by default a folder per proof.")
@@ -140,12 +139,13 @@ def prove(
     ] = False,
 ) -> None:
     """Every arm at equal compute against held-out tasks; one JSON row per seed."""
-    from flows.stages.prove import run_prove
-    from flows.stages.prove_methods import run_methods
+    from flows.stages.proof import run_proof
+    from flows.stages.prove import CONTROL, TRAINING
+    from flows.stages.prove_methods import METHODS
     from flows.stages.prove_table import markdown_table
 
-    folder = results or _RESULTS[of]
+    proofs = {ProofName.TRAINING: TRAINING, ProofName.CONTROL: CONTROL, ProofName.METHODS: METHODS}
+    folder = results or Path("benchmarks/results/prove") / of
     if not table:
-        run = run_prove if of is Proof.TRAINING else run_methods
-        asyncio.run(run(seed, runs=runs, results=folder, say=StatusLines()))
+        asyncio.run(run_proof(proofs[of], seed, runs=runs, results=folder, say=StatusLines()))
     typer.echo(markdown_table(folder))

@@ -1,34 +1,38 @@
 """What the proofs share: arms trained from one world's runs at a counted cost, and their rows.
 
 An arm is one way of training; its cost is the tokens of its training rows and those sampled for it. Proofs
-say which arms there are (`prove`, `prove_methods`). Nothing is tuned here, and the held-out splits are read
-only by the evaluations.
+say which arms there are (`prove`, `prove_methods`); one repetition makes one JSON row, and
+`flows.stages.prove_table` joins them. Nothing is tuned here, and the held-out splits are read only by the
+evaluations.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from data.files import write_atomically
 from data.store import Store
 from data.trajectories import Trajectory
+from flows.stages import run as runs_
 from flows.stages.evaluate import Evaluation
-from flows.stages.policy import LivePolicy
+from flows.stages.policy import LivePolicy, open_policy
 from flows.stages.progress import Say
-from flows.stages.recipe import EvalSection, Recipe, SynthSection
+from flows.stages.recipe import EvalSection, Recipe, SynthSection, load_recipe
 from flows.stages.synthesize import select_tasks
 from flows.stages.train import run_grpo, settings_of
 from flows.stages.verbs import evaluation_stage, synthesis_stage
 from pipeline.environments.base import Environment
 from pipeline.errors import ConfigError
+from rl.models import model_label, resolve_model
 from rl.results import TrainResult
 from rl.rows import Row, sft_rows
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 _TEMPERATURES = (0.0, 1.0)
 
 
@@ -178,6 +182,41 @@ class World:
         )
 
 
+class Proof(NamedTuple):
+    """A comparison of arms in one environment."""
+
+    recipe: Path
+    arms: Callable[[World], Awaitable[Mapping[str, Mapping[str, float]]]]
+    """Trains and evaluates every arm; returns what an arm's row says beside its cost and outcomes."""
+    baseline: str = "sft"
+    """The arm that the others are compared with."""
+
+
+async def run_proof(proof: Proof, seed: int, *, runs: Path, results: Path, say: Say) -> Path:
+    """One repetition; returns the row it wrote, `results/seed-<n>.json`. Resumes."""
+    started = time.monotonic()
+    recipe = seeded_recipe(load_recipe(proof.recipe), seed)
+    base, label = resolve_model(recipe.policy.model), model_label(recipe.policy.model)
+    async with open_policy(recipe.policy, model_dir=base, label=label, say=say) as policy:
+        with runs_.open_run(recipe, runs) as store:
+            environment = runs_.environment_of(recipe, root=store.root)
+            world = World(recipe, store, environment, policy, base, say)
+            said = await proof.arms(world)
+    row = {
+        "seed": seed,
+        "model": label,
+        "versions": runs_.versions(),
+        "baseline": proof.baseline,
+        "environment": recipe.environment.name,
+        "arms": {arm: arm_row(found) | dict(said.get(arm, {})) for arm, found in world.arms.items()},
+        "seconds": round(time.monotonic() - started),
+    }
+    path = results / f"seed-{seed}.json"
+    write_atomically(path, json.dumps(row, sort_keys=True) + "\n")
+    say(f"wrote {path}")
+    return path
+
+
 def seeded_recipe(recipe: Recipe, seed: int) -> Recipe:
     """The recipe of one repetition: its own run directory, and the seed in every stage that draws."""
     sft = recipe.sft.model_copy(update={"settings": recipe.sft.settings | {"seed": seed}})
@@ -226,15 +265,6 @@ def steps_for(steps: Iterable[Sequence[Row]], budget: int) -> int:
             return max(1, number if total + size - budget <= budget - total else number - 1)
         total += size
     raise ConfigError(f"the steps end after {total} tokens, the budget is {budget}; allow more epochs")
-
-
-def write_row(row: dict[str, Any], results: Path, *, started: float, say: Say) -> Path:
-    """Write a repetition's row as `seed-<n>.json`, with the seconds since `started` (monotonic)."""
-    row["seconds"] = round(time.monotonic() - started)
-    path = results / f"seed-{row['seed']}.json"
-    write_atomically(path, json.dumps(row, sort_keys=True) + "\n")
-    say(f"wrote {path}")
-    return path
 
 
 def named(say: Say, name: str) -> Say:

@@ -39,26 +39,24 @@ class Cell(NamedTuple):
 
 
 def markdown_table(results: Path) -> str:
-    """Markdown of all worlds and evaluations. ConfigError where there are no rows."""
+    """Markdown of what the arms cost and of every evaluation. ConfigError where there are no rows."""
     paths = sorted(results.glob("seed-*.json"))
     if not paths:
         raise ConfigError(f"{results} holds no seed-*.json; run `trajsmith prove --seed 0` first")
     rows = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
     head = f"Model: {rows[0]['model']}. Seeds: {', '.join(str(row['seed']) for row in rows)}."
-    parts = [head]
-    for world, arms in rows[0]["worlds"].items():
-        parts += [f"### {world}", _cost_table(rows, world)]
-        parts += [_table(rows, world, index) for index in range(len(arms["base"]["evaluations"]))]
+    parts = [head, f"### {rows[0]['environment']}", _cost_table(rows)]
+    parts += [_table(rows, index) for index in range(len(rows[0]["arms"]["base"]["evaluations"]))]
     return "\n\n".join(parts) + "\n"
 
 
-def _table(rows: Rows, world: str, index: int) -> str:
+def _table(rows: Rows, index: int) -> str:
     """Success of every arm in one evaluation, and its difference to the rows' baseline (`sft`)."""
-    cells = {arm: _cell(rows, world, arm, index) for arm in _arms(rows, world)}
+    cells = {arm: _cell(rows, arm, index) for arm in _arms(rows)}
     common = set.intersection(*(set(cell.scores) for cell in cells.values()))
     if not common:
-        raise ConfigError(f"the arms of {world} share no task; their rows cannot be joined")
-    baseline = rows[0].get("baseline", "sft")
+        raise ConfigError(f"the arms of {rows[0]['environment']} share no task; their rows cannot be joined")
+    baseline = rows[0]["baseline"]
     compared = [arm for arm in cells if arm not in ("base", "sft", baseline)]
     found = {arm: _compare(cells[baseline], cells[arm], sorted(common)) for arm in compared}
     adjusted = dict(zip(compared, holm([each.p_value for each in found.values()]), strict=True))
@@ -72,11 +70,11 @@ def _table(rows: Rows, world: str, index: int) -> str:
         success = mean(cell.scores[key] for key in common)
         lines.append(f"| {arm} | {success:.1%} | {seeds} | {cell.valid:.1%} | {shown} |")
     left_out = len(set.union(*(set(cell.scores) for cell in cells.values()))) - len(common)
-    return _title(rows, world, index, common, left_out) + "\n\n" + "\n".join(lines)
+    return _title(rows, index, common, left_out) + "\n\n" + "\n".join(lines)
 
 
-def _title(rows: Rows, world: str, index: int, common: set[Key], left_out: int) -> str:
-    example = rows[0]["worlds"][world]["base"]["evaluations"][index]
+def _title(rows: Rows, index: int, common: set[Key], left_out: int) -> str:
+    example = rows[0]["arms"]["base"]["evaluations"][index]
     tasks, templates = len({key.task for key in common}), len({key.template for key in common})
     name = f"**{example['split']}, temperature {example['temperature']:g}**"
     title = f"{name}: {tasks} tasks of {templates} template{'s' if templates > 1 else ''}"
@@ -89,14 +87,14 @@ def _difference(found: Comparison, p_value: float) -> str:
     return f"{found.difference:+.1%} [{low:+.1f}, {high:+.1f}] | {p}"
 
 
-def _cost_table(rows: Rows, world: str) -> str:
+def _cost_table(rows: Rows) -> str:
     """What each arm cost beyond the model it started from, mean over seeds."""
     lines = [
         "| arm | trainer row tokens | computed | sampled | row + sampled | seconds |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
-    for arm in _arms(rows, world):
-        costs = [row["worlds"][world][arm] for row in rows]
+    for arm in _arms(rows):
+        costs = [row["arms"][arm] for row in rows]
         keys = ("row_tokens", "computed_tokens", "sampled_tokens", "seconds")
         row_tokens, computed, sampled, seconds = (mean(cost[key] for cost in costs) for key in keys)
         lines.append(
@@ -106,15 +104,15 @@ def _cost_table(rows: Rows, world: str) -> str:
     return "\n".join(lines)
 
 
-def _arms(rows: Rows, world: str) -> Iterator[str]:
-    return (arm for arm in _ORDER if all(arm in row["worlds"][world] for row in rows))
+def _arms(rows: Rows) -> Iterator[str]:
+    return (arm for arm in _ORDER if all(arm in row["arms"] for row in rows))
 
 
-def _cell(rows: Rows, world: str, arm: str, index: int) -> Cell:
+def _cell(rows: Rows, arm: str, index: int) -> Cell:
     scores: dict[Key, float] = {}
     good = tried = 0
     for row in rows:
-        found = row["worlds"][world][arm]["evaluations"][index]
+        found = row["arms"][arm]["evaluations"][index]
         good, tried = good + found["valid_calls"][0], tried + found["valid_calls"][1]
         for template, outcomes in found["outcomes"].items():
             scores |= {Key(row["seed"], template, task): success for task, success in outcomes.items()}

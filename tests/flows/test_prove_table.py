@@ -29,7 +29,7 @@ def _arm(outcomes: Outcomes, *, tokens: int = 0) -> dict[str, Any]:
 
 
 def _write(folder: Path, seed: int, arms: dict[str, Any]) -> None:
-    row = {"seed": seed, "model": "a model", "versions": {}, "worlds": {"desk": arms}}
+    row = {"seed": seed, "model": "a model", "baseline": "sft", "environment": "desk", "arms": arms}
     (folder / f"seed-{seed}.json").write_text(json.dumps(row))
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from data.errors import ConfigError
 from flows.stages.demo import DEMO_RECIPE
-from flows.stages.prove import RECIPES
-from flows.stages.prove_methods import RECIPE as METHODS_RECIPE
+from flows.stages.prove import CONTROL, TRAINING
+from flows.stages.prove_methods import METHODS
 from flows.stages.recipe import load_recipe, parse_recipe
 
 ROLES_RECIPE = DEMO_RECIPE.with_name("roles.yaml")
@@ -31,7 +31,8 @@ def test_what_evaluations_read_trains_nothing(value: dict[str, Any], key: str) -
 
 
 def test_the_shipped_recipes_and_a_dev_split_for_training_pass() -> None:
-    for path in (DEMO_RECIPE, METHODS_RECIPE, ROLES_RECIPE, *RECIPES.values()):
+    proofs = (proof.recipe for proof in (TRAINING, CONTROL, METHODS))
+    for path in (DEMO_RECIPE, ROLES_RECIPE, *proofs):
         load_recipe(path)
     assert parse_recipe({"name": "small", "grpo": {"split": "dev"}}).grpo.split == "dev"
     assert parse_recipe({"name": "small", "evaluate": {"split": "train"}}).evaluate.split == "train"
