@@ -22,7 +22,7 @@ VOLATILE = ("description", *(f"policy.{key}" for key in _HOW_SERVED))
 """Keys that may change between two runs of one directory without making a finished stage new."""
 
 
-GROWING = ("synth.*.tasks", "synth.*.options.k", "evaluate.tasks")
+GROWING = ("synth.*.tasks", "synth.*.options.k", "evaluate.tasks", "loop.rounds", "loop.tokens")
 """Keys that may become larger in a run that is there: only what is missing is then made."""
 
 
@@ -137,6 +137,54 @@ class EvalSection(Section):
     """Episodes per task; more than one needs a temperature above 0."""
 
 
+class GateSection(Section):
+    """What a round of a loop may not make worse on the dev split."""
+
+    protect: tuple[str, ...] = ("tag:*", "call:*")
+    """Protected capabilities, by name or pattern; all dev tasks together are protected always."""
+    least: int = Field(default=10, ge=1, le=_MOST)
+    """Dev tasks below which a capability that only a pattern names is not judged."""
+    tolerance: float = Field(default=0.05, ge=0.0, le=1.0)
+    """Loss of success, as a share of the tasks, that is let pass."""
+    significance: float = Field(default=0.2, gt=0.0, le=1.0)
+    """Largest chance at which a larger loss counts (exact, paired, adjusted); 1 = every larger loss."""
+
+
+class LoopSection(Section):
+    """Rounds of probe, repair, expand, curate, train and evaluate, and the arms they are compared with."""
+
+    rounds: int = Field(default=2, ge=1, le=_MOST)
+    """Most rounds after the start model."""
+    tokens: int = Field(default=0, ge=0, le=_MOST)
+    """Trainer row tokens + sampled tokens of all rounds together, never exceeded by a round as dear as the
+    dearest so far; 0 = no such limit."""
+    patience: int = Field(default=2, ge=1, le=_MOST)
+    """Rounds without gain after which the loop has reached its plateau."""
+    min_gain: float = Field(default=0.01, ge=0.0, le=1.0)
+    """Gain of dev success, as a share, that ends a plateau."""
+    seeds: SynthSection = SynthSection(synthesizer="demonstration", tasks=160)
+    """The data the start model is trained on and the first round probes."""
+    fresh: int = Field(default=32, ge=0, le=_MOST)
+    """Tasks never seen before whose seeds the first round adds; every further round adds half as many."""
+    probe: dict[str, Any] = {}
+    """Options of `synthesizers.looptool.probing`."""
+    repair: dict[str, Any] = {}
+    """Options of `synthesizers.looptool.verification`."""
+    expand: dict[str, Any] = {}
+    """Options of `synthesizers.looptool.expansion`."""
+    compose: dict[str, Any] = {}
+    """Options of `synthesizers.looptool.rounds`."""
+    train_tokens: int = Field(default=0, ge=0, le=_MOST)
+    """Row tokens a round trains on; 0 = the epochs of `sft.settings` over its data."""
+    dev: EvalSection = EvalSection(split="dev")
+    """What is evaluated after every round, and all that the loop decides by."""
+    gate: GateSection = GateSection()
+    arms: tuple[Literal["static", "rejection_sampling"], ...] = ("static", "rejection_sampling")
+    """Baselines: the same steps on all seeds; own successes at equal sampled tokens and the same steps."""
+    k: int = Field(default=4, ge=1, le=_MOST)
+    """Rollouts per task of the arm `rejection_sampling`."""
+
+
 class Recipe(Section):
     """The configuration of one run."""
 
@@ -151,6 +199,7 @@ class Recipe(Section):
     sft: SftSection = SftSection()
     grpo: GrpoSection = GrpoSection()
     evaluate: EvalSection = EvalSection()
+    loop: LoopSection = LoopSection()
 
 
 def default_recipe() -> dict[str, Any]:
@@ -206,6 +255,13 @@ def _refuse_held_out(recipe: Recipe, source: str) -> None:
     used = {f"synth.{name}.split": section.split for name, section in recipe.synth.items()}
     if "grpo" in recipe.model_fields_set:
         used["grpo.split"] = recipe.grpo.split
+    if "loop" in recipe.model_fields_set:
+        used |= {"loop.seeds.split": recipe.loop.seeds.split, "loop.dev.split": recipe.loop.dev.split}
+        if recipe.loop.dev.split == recipe.loop.seeds.split:
+            raise ConfigError(
+                f"{source}: loop.dev.split and loop.seeds.split are both {recipe.loop.dev.split!r}; a loop "
+                f"is judged on tasks that it does not train on, such as dev"
+            )
     for key, split in used.items():
         if any(split == name or split.startswith(f"{name}_") for name in held_out):
             raise ConfigError(
