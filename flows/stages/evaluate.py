@@ -8,18 +8,19 @@ Episodes the infrastructure broke are in no rate; their number stands beside it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from data.messages import Record
 from data.store import Store
+from data.tasks import Task
 from data.trajectories import Trajectory
 from flows.stages.policy import LivePolicy
 from flows.stages.progress import Say, silent
 from flows.stages.recipe import EvalSection, SynthSection
 from flows.stages.rewards import RewardMean, mean_reward
-from flows.stages.synthesize import make_synthesizer, select_tasks, synthesize
+from flows.stages.synthesize import make_synthesizer, synthesize
 from pipeline.checks.stats import Comparison, paired_bootstrap
 from pipeline.diagnosis.diagnose import valid_call_rate
 from pipeline.environments.base import Environment
@@ -50,13 +51,16 @@ class Evaluation(Record):
     """Sorted by task id: what paired comparisons need."""
     infra_failures: int
     generated_tokens: int
+    tasks_of: str = ""
+    """The synthesizer that planned the tasks from the split; "" where they are the split's own."""
     reward: RewardMean | None = None
     """Mean of the reward that training is on, where that is not verified success."""
 
     @property
     def group(self) -> str:
-        """How reports group rows: split and temperature."""
-        return f"{self.split}, temperature {self.temperature:g}"
+        """How reports group rows: which tasks, and temperature."""
+        planned = f", planned by {self.tasks_of}" if self.tasks_of else ""
+        return f"{self.split}{planned}, temperature {self.temperature:g}"
 
     def row(self) -> ResultRow:
         """The evaluation as a row of a report."""
@@ -76,6 +80,7 @@ class Evaluation(Record):
 
 async def evaluate(
     root: Path,
+    tasks: Sequence[Task],
     *,
     name: str,
     environment: Environment,
@@ -85,7 +90,7 @@ async def evaluate(
     reward: Mapping[str, Any] | None = None,
     say: Say = silent,
 ) -> Evaluation:
-    """Run the missing episodes of `name` into `root` and summarise all of them.
+    """Run the missing episodes of `name` on the section's `tasks` into `root` and summarise all of them.
 
     `reward`: the recipe's row of the reward that training is on; its mean stands beside verified success.
     """
@@ -102,10 +107,9 @@ async def evaluate(
         "seed": seed,
         **section.model_dump(),
     }
-    with Store.create_or_open(root, identity, volatile=("tasks",)) as store:
-        tasks = select_tasks(environment, section.split, count=section.tasks)
+    with Store.create_or_open(root, identity, volatile=("tasks",), defaults={"tasks_of": ""}) as store:
         plan = SynthSection(
-            synthesizer="rejection_sampling", tasks=section.tasks, options={"k": section.rollouts}
+            synthesizer="rejection_sampling", tasks=len(tasks), options={"k": section.rollouts}
         )
         synthesizer = make_synthesizer(plan, environment=environment, policy=acting, store=store, seed=seed)
         meter = await synthesize(
@@ -141,6 +145,7 @@ def summarise(
         ),
         outcomes=_outcomes(rows),
         infra_failures=infra_failures,
+        tasks_of=section.tasks_of,
         generated_tokens=sum(row.usage.generated_tokens for row in rows),
     )
 

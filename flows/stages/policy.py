@@ -9,11 +9,12 @@ right ones. The scripted policy needs no server and cannot be trained.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from data.tasks import Task
 from flows.stages.progress import Say, silent
 from flows.stages.recipe import PolicySection
 from flows.stages.scripted import ScriptedPolicy, scripted_label
@@ -64,6 +65,11 @@ class LivePolicy:
     def at(self, temperature: float) -> LivePolicy:
         """The same policy sampled at another temperature."""
         return replace(self, sampling=replace(self.sampling, temperature=temperature))
+
+    def told_of(self, tasks: Sequence[Task]) -> None:
+        """Tell the scripted policy of tasks that its environment may not list; a model needs no telling."""
+        if isinstance(self.engine, ScriptedPolicy):
+            self.engine.learn(tasks)
 
     def speaking_to(self, environment: Environment) -> LivePolicy:
         """The same policy writing its calls as the environment reads them: chat turns, or inline tags."""

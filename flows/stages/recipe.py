@@ -119,6 +119,8 @@ class GrpoSection(Section):
     tasks: int = Field(default=64, ge=1, le=_MOST)
     """Tasks the steps take in turn."""
     skip: int = Field(default=0, ge=0, le=_MOST)
+    tasks_of: str = ""
+    """A synthesizer: train on what it planned from the split, as many as there are up to `tasks`."""
     only_measured: bool = True
     """Train on the tasks whose measured solve rate in the store is neither 0 nor 1, where there are any."""
     reward: dict[str, Any] = {"name": "verified"}
@@ -135,6 +137,9 @@ class EvalSection(Section):
     temperature: float = Field(default=0.0, ge=0.0)
     rollouts: int = Field(default=1, ge=1, le=_MOST)
     """Episodes per task; more than one needs a temperature above 0."""
+    tasks_of: str = ""
+    """A synthesizer: evaluate on what it planned from the split, as many as there are up to `tasks`. Such
+    tasks are in the store that training reads: the result says so, and is no held-out one."""
 
 
 class GateSection(Section):
@@ -250,8 +255,17 @@ def parse_recipe(value: dict[str, Any], *, source: str = "recipe") -> Recipe:
 
 
 def _refuse_held_out(recipe: Recipe, source: str) -> None:
-    """ConfigError where a stage that feeds training takes tasks of a split that evaluations read."""
-    held_out = ("heldout", recipe.evaluate.split)
+    """ConfigError where a stage that feeds training takes tasks of a split that evaluations read.
+
+    Planned tasks are evaluated in the split that they were planned from, so that one is not held out.
+    """
+    evaluated = recipe.evaluate
+    if evaluated.tasks_of and evaluated.split.startswith("heldout"):
+        raise ConfigError(
+            f"{source}: evaluate.split is {evaluated.split!r}, from which a run plans nothing; with "
+            f"tasks_of: {evaluated.tasks_of} name the split that it plans from, such as train"
+        )
+    held_out = ("heldout",) if evaluated.tasks_of else ("heldout", evaluated.split)
     used = {f"synth.{name}.split": section.split for name, section in recipe.synth.items()}
     if "grpo" in recipe.model_fields_set:
         used["grpo.split"] = recipe.grpo.split

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Any
@@ -20,7 +21,7 @@ from data.trajectories import Trajectory
 from data.verdicts import Pair, Verdict
 from flows.stages.policy import LivePolicy
 from flows.stages.progress import Meter, Say, silent
-from flows.stages.recipe import SynthSection
+from flows.stages.recipe import EvalSection, GrpoSection, SynthSection
 from pipeline.checks.options import check_options
 from pipeline.environments.base import Environment
 from pipeline.errors import ConfigError, EnvironmentFailure, TrajsmithError
@@ -55,6 +56,39 @@ def select_tasks(environment: Environment, split: str, *, count: int, skip: int 
             f"asked for {count} from number {skip} on"
         )
     return tasks
+
+
+def section_tasks(
+    section: GrpoSection | EvalSection, *, environment: Environment, store: Store, skip: int = 0
+) -> list[Task]:
+    """The tasks a section acts on: of its split, or what a synthesizer planned from it (`tasks_of`)."""
+    if not section.tasks_of:
+        return select_tasks(environment, section.split, count=section.tasks, skip=skip)
+    return planned_tasks(
+        store, section.tasks_of, environment=environment, split=section.split, count=section.tasks, skip=skip
+    )
+
+
+def planned_tasks(
+    store: Store, synthesizer: str, *, environment: Environment, split: str, count: int, skip: int = 0
+) -> list[Task]:
+    """At most `count` tasks that a synthesizer planned from a split, by id, after the first `skip`.
+
+    How many plans become tasks is known only afterwards; ConfigError where the store has none of them.
+    """
+    there = [task for task in store.tasks() if task.synthesizer and task.environment == environment.name]
+    wanted = [task for task in there if (task.synthesizer, task.split) == (synthesizer, split)]
+    chosen = sorted(wanted, key=lambda task: task.task_id)[skip : skip + count]
+    if not chosen:
+        found = Counter(f"{task.synthesizer} from {task.split}" for task in there)
+        held = ", ".join(f"{number} of {name}" for name, number in sorted(found.items())) or "none at all"
+        after = f" after the first {skip}" if skip else ""
+        raise ConfigError(
+            f"{store.root} holds no task of {environment.name} that {synthesizer!r} planned from split "
+            f"{split!r}{after}; planned tasks there: {held}. Run `trajsmith synth` with that synthesizer "
+            f"first, or name in tasks_of and split what is there"
+        )
+    return chosen
 
 
 def checked_synthesizer(section: SynthSection) -> type[Any]:

@@ -19,12 +19,13 @@ from flows.stages.policy import LivePolicy
 from flows.stages.progress import Say, silent
 from flows.stages.recipe import GrpoSection, SftSection
 from flows.stages.rewards import choose_reward
-from flows.stages.synthesize import select_tasks
+from flows.stages.synthesize import section_tasks
 from pipeline.checks.options import check_options
 from pipeline.environments.base import Environment
 from pipeline.errors import ConfigError
 from pipeline.renderers.base import Renderer
 from rl.results import StepMetrics, TrainResult
+from synthesizers.hints import LABEL as HINTED
 
 STAGES = ("sft", "grpo")
 
@@ -79,13 +80,13 @@ def run_sft(
 def grpo_tasks(store: Store, section: GrpoSection, environment: Environment, *, weights: str) -> list[Task]:
     """The tasks of the section; where there are any, only those that the weights training starts from
     were measured to solve neither always nor never."""
-    tasks = select_tasks(environment, section.split, count=section.tasks, skip=section.skip)
+    tasks = section_tasks(section, environment=environment, store=store, skip=section.skip)
     if not section.only_measured:
         return tasks
     outcomes: dict[str, set[bool]] = {}
     for row in store.trajectories():
-        measured = row.synthesizer == "rejection_sampling" and row.policy.weights == weights
-        if measured and row.success is not None:
+        rolled = row.synthesizer in ("rejection_sampling", section.tasks_of) and HINTED not in row.labels
+        if rolled and row.policy.weights == weights and row.success is not None:
             outcomes.setdefault(row.task_id, set()).add(row.success)
     mixed = [task for task in tasks if len(outcomes.get(task.task_id, ())) == 2]
     return mixed or tasks

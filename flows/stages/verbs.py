@@ -27,6 +27,7 @@ from flows.stages.synthesize import (
     checked_synthesizer,
     make_synthesizer,
     refuse_script,
+    section_tasks,
     select_tasks,
     synthesize,
 )
@@ -286,9 +287,15 @@ async def evaluation_stage(
     say: Say,
 ) -> Evaluation:
     """Evaluate over an open policy and keep the summary beside the episodes."""
-    root = store.root / "eval" / f"{name}-{section.split}-t{section.temperature:g}"
+    of = f"{section.split}-{section.tasks_of}" if section.tasks_of else section.split
+    root = store.root / "eval" / f"{name}-{of}-t{section.temperature:g}"
+    if section.tasks_of:
+        runs_.refuse_other_version(store, environment)
+    tasks = section_tasks(section, environment=environment, store=store)
+    policy.told_of(tasks)
     found = await evaluate(
         root,
+        tasks,
         name=name,
         environment=environment,
         policy=policy,
