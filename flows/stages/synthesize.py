@@ -32,7 +32,7 @@ from synthesizers.role_chats import CHATS, POLICY, check_chats
 _SAY_EVERY_SECONDS = 5.0
 _GIVEN = {
     *("environment", "engine", "renderer", "sampling", "settings"),
-    *("max_in_flight", "seed", "run_id", "load", "chat_dir"),
+    *("max_in_flight", "seed", "run_id", "load", "chat_dir", "store"),
 }
 """What the stage gives a synthesizer; everything else it takes is an option of the recipe."""
 
@@ -139,6 +139,7 @@ def make_synthesizer(
         "run_id": store.root.name,
         "chat_dir": store.root / CHATS / section.synthesizer,
         "load": lambda trajectory_id: store.get("trajectories", trajectory_id),
+        "store": store,
     }
     given = {name: value for name, value in given.items() if name in parameters}
     synthesizer: Synthesizer = kind(**given, **section.options)
