@@ -78,7 +78,8 @@ class Episode:
     ) -> None:
         self.task, self.environment, self.author = task, environment, author
         self.settings, self.identity = settings, identity
-        self.turns: list[Turn] = list(task.prompt)
+        memory = settings.memory
+        self.turns: list[Turn] = list(task.prompt if memory is None else memory.prompt(task))
         self.tools: tuple[ToolSpec, ...] = ()
         self.holder = Blame.TOOL
         self.tool_calls = 0

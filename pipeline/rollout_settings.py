@@ -7,11 +7,12 @@ shown. Not covered: sampling (`pipeline.engines.base.Sampling`) and task budgets
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 
 from data import canonical
 from data.errors import ConfigError
+from pipeline.memory.showing import ShownMemory
 
 
 class Mode(StrEnum):
@@ -118,6 +119,8 @@ class RolloutSettings:
     max_repeats: int = 3
     """Equal rounds (same calls, same answers) in a row that end the episode; 0 = never."""
     deadlines: Deadlines = field(default_factory=Deadlines)
+    memory: ShownMemory | None = None
+    """Workflows shown in the prompt."""
 
     def __post_init__(self) -> None:
         if (self.mode is Mode.INLINE) != (self.inline is not None):
@@ -138,8 +141,12 @@ class RolloutSettings:
     @property
     def digest(self) -> str:
         """16 hex digits over everything but the deadlines and what is not read."""
-        value = asdict(self)
-        del value["deadlines"]
+        value = {each.name: getattr(self, each.name) for each in fields(self)}
+        del value["deadlines"], value["memory"]
+        value["inline"] = None if self.inline is None else asdict(self.inline)
+        value["summary"] = asdict(self.summary)
         if self.context_policy is not ContextPolicy.SUMMARISE:
             del value["summary"]
+        if self.memory is not None:
+            value["memory"] = self.memory.digest
         return canonical.digest("harness", value, length=16)

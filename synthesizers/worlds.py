@@ -14,6 +14,7 @@ from typing import Any
 from data.messages import ToolResult, Turn
 from data.tasks import Task
 from pipeline.environments.base import Environment, GoldScript, Session
+from pipeline.environments.splits import training_split as training_split
 from pipeline.environments.wrapped import PassesOn, WrappedEnvironment
 from pipeline.errors import ConfigError, EnvironmentFailure, TrajsmithError
 
@@ -28,11 +29,6 @@ def whole_world(task: Task) -> Task:
     if task.tools is None:
         return task
     return Task.model_validate(task.model_copy(update={"tools": None, "task_id": ""}).model_dump())
-
-
-def training_split(environment: Environment) -> str:
-    """The split whose gold methods learn from: `train`, or the first where none is called so."""
-    return "train" if "train" in environment.splits else environment.splits[0]
 
 
 class PlannableEnvironment(WrappedEnvironment):

@@ -8,12 +8,19 @@ from __future__ import annotations
 
 import hashlib
 
+from pipeline.environments.base import Environment
+
 UNSEEN = "heldout_unseen"
 """The split of unseen templates."""
 NUM_TASKS = {"train": 12_000, "dev": 600, "heldout": 1_200, UNSEEN: 600}
 """How many tasks a generated world draws, at the most."""
 _SHARES = {"dev": 3, "heldout": 4}
 _NUM_SHARES = 20
+
+
+def training_split(environment: Environment) -> str:
+    """The split whose gold methods learn from: `train`, or the first where none is called so."""
+    return "train" if "train" in environment.splits else environment.splits[0]
 
 
 def split_of(text: str) -> str:
