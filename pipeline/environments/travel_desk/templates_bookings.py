@@ -27,7 +27,7 @@ def _cancel_case(desk: Desk, ahead: int) -> Case:
     route = desk.route()
     booking, _ = desk.hold_flight(route)
     for _ in range(desk.rng.randint(1, 2)):
-        desk.hold_flight(desk.route(offset=desk.rng.randint(-3, 5)))
+        desk.hold_flight(desk.route(offset=desk.rng.randint(-3, 3)))
     today = f"{desk.month} {desk.day_number - ahead}"
     text = desk.rng.choice(
         ("Cancel my flight to {}.", "Please cancel my {} flight.", "I can't go to {}, cancel it.")

@@ -154,10 +154,11 @@ def _draw_full(desk: Desk) -> Case:
 
 
 def _draw_compare(desk: Desk) -> Case:
-    one, other, *_ = desk.offer_flights(desk.route())
-    prompt = f"{one.id} costs ${one.price}, {other.id} costs ${other.price}. Which is cheaper?"
-    prices = {one.id: one.price, other.id: other.price}
-    return Case(prompt, ASKING, {"prices": prices}, answer=f"ANSWER {cheapest([one, other])[0].id}")
+    offers = desk.offer_flights(desk.route())
+    said = ", ".join(f"{offer.id} costs ${offer.price}" for offer in offers)
+    prices = {offer.id: offer.price for offer in offers}
+    answer = f"ANSWER {cheapest(offers)[0].id}"
+    return Case(f"{said}. Which is cheapest?", ASKING, {"prices": prices}, answer=answer)
 
 
 def _plan_compare(goal: Goal) -> Plan:
@@ -257,7 +258,7 @@ FLIGHT_TEMPLATES = (
     ),
     Template(
         "compare",
-        "lower of two prices told",
+        "lowest of three prices told",
         (),
         _draw_compare,
         _plan_compare,

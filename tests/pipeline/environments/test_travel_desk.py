@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from typing import Any
 
 import pytest
@@ -247,3 +248,13 @@ def test_the_template_matrix_has_no_two_equal_rows(capsys: pytest.CaptureFixture
 )
 def test_reading_answers(text: str, kind: Kind, value: str) -> None:
     assert read_answer(text) == (kind, value)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_every_day_exists_in_its_month(name: str) -> None:
+    """April and June have 30 days."""
+    for index in range(300):
+        task = make(name, index)
+        texts = [*(turn.text for turn in task.prompt), str(task.state_value())]
+        days = re.findall(r"(?:March|April|May|June|July) (\d+)", " ".join(texts))
+        assert all(1 <= int(day) <= 30 for day in days), task.task_id
