@@ -159,7 +159,8 @@ def _chance(before: Mapping[str, float], after: Mapping[str, float], ids: Sequen
     """One-sided exact sign test: chance of so many losses among the tasks that changed."""
     lost = sum(after[task] < before[task] for task in ids)
     changed = sum(after[task] != before[task] for task in ids)
-    return sum(comb(changed, number) for number in range(lost, changed + 1)) / 2**changed
+    as_many = sum(comb(changed, number) for number in range(lost, changed + 1))
+    return float(as_many / 2**changed)
 
 
 def _why(lost: Sequence[Guarded], protected: int) -> str:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from data.files import write_atomically
 from data.store import Store
@@ -31,6 +31,9 @@ from pipeline.errors import ConfigError
 from rl.models import model_label, resolve_model
 from rl.results import TrainResult
 from rl.rows import Row, sft_rows
+
+if TYPE_CHECKING:
+    from rl.sft import SftConfig
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 _TEMPERATURES = (0.0, 1.0)
@@ -83,15 +86,11 @@ class World:
         self, arm: str, rows: Sequence[Trajectory], *, start: str, budget: int = 0, sampled: int = 0
     ) -> None:
         """Train `arm` from the model of `start`: one epoch, or steps that add up to `budget` row tokens."""
-        from rl.sft import SftConfig, plan_steps, train_sft
+        from rl.sft import SftConfig, train_sft
 
         config = settings_of(SftConfig, self.recipe.sft.settings, "sft.settings")
         if budget:
-            planned = sft_rows(rows)
-            # A step is at least this large, but for the last of an epoch; twice as many are surely enough.
-            least = min(config.tokens_per_step, sum(len(row.token_ids) for row in planned))
-            config = replace(config, epochs=10_000, max_steps=2 * budget // least + 2)
-            config = replace(config, max_steps=steps_for(plan_steps(planned, config), budget))
+            config = within(config, sft_rows(rows), budget)
         result = train_sft(
             rows,
             model_dir=self.model(start),
@@ -166,12 +165,7 @@ class World:
             seed=self.recipe.seed,
             say=self.say,
         )
-        tasks = select_tasks(self.environment, section.split, count=section.tasks, skip=section.skip)
-        wanted = {task.task_id for task in tasks}
-        planned = [task for task in self.store.tasks() if task.synthesizer == section.synthesizer]
-        wanted |= {task.task_id for task in planned if wanted.intersection(task.parents)}
-        made = [row for row in self.store.trajectories() if row.task_id in wanted]
-        return [row for row in made if row.synthesizer == section.synthesizer]
+        return made_by(section, store=self.store, environment=self.environment)
 
     def _record(self, arm: str, result: TrainResult, *, sampled: int) -> None:
         self.arms[arm] = Arm(
@@ -225,6 +219,16 @@ def seeded_recipe(recipe: Recipe, seed: int) -> Recipe:
     return recipe.model_copy(update=changes)
 
 
+def made_by(section: SynthSection, *, store: Store, environment: Environment) -> list[Trajectory]:
+    """What a finished synthesis made, the unsuccessful ones included."""
+    tasks = select_tasks(environment, section.split, count=section.tasks, skip=section.skip)
+    wanted = {task.task_id for task in tasks}
+    planned = [task for task in store.tasks() if task.synthesizer == section.synthesizer]
+    wanted |= {task.task_id for task in planned if wanted.intersection(task.parents)}
+    made = [row for row in store.trajectories() if row.task_id in wanted]
+    return [row for row in made if row.synthesizer == section.synthesizer]
+
+
 def arm_row(arm: Arm) -> dict[str, Any]:
     """An arm as JSON: cost, and per evaluation the rates and the outcome of every task in id order."""
     return {
@@ -254,6 +258,16 @@ def outcomes_by_template(found: Evaluation) -> dict[str, dict[str, float]]:
     for outcome in found.outcomes:
         outcomes.setdefault(outcome.template, {})[outcome.task_id[:10]] = outcome.success
     return outcomes
+
+
+def within(config: SftConfig, rows: Sequence[Row], budget: int) -> SftConfig:
+    """The config with as many steps over `rows`, again and again, as come nearest to `budget` row tokens."""
+    from rl.sft import plan_steps
+
+    # A step is at least this large, but for the last of an epoch; twice as many are surely enough.
+    least = min(config.tokens_per_step, sum(len(row.token_ids) for row in rows))
+    config = replace(config, epochs=10_000, max_steps=2 * budget // least + 2)
+    return replace(config, max_steps=steps_for(plan_steps(rows, config), budget))
 
 
 def steps_for(steps: Iterable[Sequence[Row]], budget: int) -> int:

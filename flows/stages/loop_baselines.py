@@ -1,0 +1,216 @@
+"""What a loop is compared with, round by round: its start model, and two ways of going on without it.
+
+`static` takes the same number of optimiser steps on the seeds the loop has seen so far: the baseline that
+exposes gains of mere training. `rejection_sampling` samples as many tokens as the loop's round did, on tasks
+of its own, and takes the same steps on all its successes so far. Both pass the same gate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from data.store import Store
+from data.trajectories import Trajectory
+from flows.stages.loop_round import (
+    Kept,
+    LoopWork,
+    RoundResult,
+    arrow,
+    counts_of,
+    train_and_judge,
+    write_result,
+)
+from flows.stages.progress import Say
+from flows.stages.proof import made_by, named
+from flows.stages.recipe import LoopSection, SynthSection
+from flows.stages.synthesize import make_synthesizer, select_tasks, synthesize
+from flows.stages.verbs import synthesis_stage
+from pipeline.errors import ConfigError
+from pipeline.reporting.content import ReasonCount
+from synthesizers.looptool.rounds import fresh_seeds
+
+START, STATIC, SAMPLING = "start", "static", "rejection_sampling"
+
+
+def fresh_tasks(section: LoopSection, number: int) -> int:
+    """Tasks whose seeds round `number` (from 1) adds: half as many every round."""
+    return fresh_seeds(number + 1, section.fresh, first=1.0)
+
+
+def seed_section(section: LoopSection, number: int) -> SynthSection:
+    """The synthesis of the seeds that round `number` adds; 0 = those of the start model."""
+    if number == 0:
+        return section.seeds
+    earlier = sum(fresh_tasks(section, before) for before in range(1, number))
+    skip = section.seeds.skip + section.seeds.tasks + earlier
+    return section.seeds.model_copy(update={"tasks": fresh_tasks(section, number), "skip": skip})
+
+
+async def seeds(work: LoopWork, number: int, *, teacher: Kept) -> list[Trajectory]:
+    """The successful seeds that round `number` adds, made where they are not there yet."""
+    section = seed_section(work.recipe.loop, number)
+    if not section.tasks:
+        return []
+    if work.store.manifest(f"synth-seeds-{number}") is None:
+        await work.act_with(teacher)
+        await synthesis_stage(
+            work.store,
+            f"seeds-{number}",
+            section,
+            environment=work.environment,
+            policy=work.policy,
+            seed=work.recipe.seed,
+            say=work.say,
+        )
+    made = made_by(section, store=work.store, environment=work.environment)
+    good = [row for row in made if row.success]
+    if not good:
+        raise ConfigError(f"loop.seeds: none of {len(made)} trajectories succeeded; see {work.store.root}/verdicts")
+    return good
+
+
+async def start_round(work: LoopWork, first: Sequence[Trajectory], *, base: Kept) -> tuple[RoundResult, Kept]:
+    """The model every arm goes on from: trained on the seeds, as `sft.settings` say."""
+    with work.open_round(0, START) as store:
+        return await train_and_judge(
+            work,
+            store,
+            lambda: first,
+            number=0,
+            arm=START,
+            kept=base,
+            data_key=_digest(first),
+            data=(ReasonCount(reason="seeds", count=len(first)),),
+            say=named(work.say, START),
+        )
+
+
+async def static_round(
+    work: LoopWork, number: int, seen: Sequence[Trajectory], *, kept: Kept, steps: int
+) -> tuple[RoundResult, Kept]:
+    """The same steps on the seeds that the loop has seen up to this round."""
+    with work.open_round(number, STATIC) as store:
+        return await train_and_judge(
+            work,
+            store,
+            lambda: seen,
+            number=number,
+            arm=STATIC,
+            kept=kept,
+            data_key=_digest(seen),
+            steps=steps,
+            data=(ReasonCount(reason="seeds", count=len(seen)),),
+            say=named(work.say, f"round {number}, {STATIC}"),
+        )
+
+
+async def sampling_round(
+    work: LoopWork, number: int, *, kept: Kept, steps: int, budget: int
+) -> tuple[RoundResult, Kept]:
+    """As many sampled tokens as `budget`, the same steps on the successes of all rounds of the arm."""
+    say = named(work.say, f"round {number}, {SAMPLING}")
+    with work.open_round(number, SAMPLING) as store:
+        first = _first_task(work, number)
+
+        async def sample() -> dict[str, int]:
+            await work.act_with(kept)
+            return await _sample(work, store, first=first, budget=budget, say=say)
+
+        config = {"k": work.recipe.loop.k, "first": first, "budget": budget}
+        inputs = {"weights": kept.weights}
+        key = await arrow(store, "sample", sample, config=config, inputs=inputs, say=say)
+        counts = counts_of(store, "sample")
+        said = tuple(ReasonCount(reason=name, count=counts[name]) for name in ("rollouts", "successes"))
+        if not any(_successes(work, number)):
+            return _untrained(store, number, kept, sampled=counts["tokens"], data=said), kept
+        return await train_and_judge(
+            work,
+            store,
+            lambda: _successes(work, number),
+            number=number,
+            arm=SAMPLING,
+            kept=kept,
+            data_key=key,
+            steps=steps,
+            sampled_tokens=counts["tokens"],
+            data=said,
+            say=say,
+        )
+
+
+async def _sample(work: LoopWork, store: Store, *, first: int, budget: int, say: Say) -> dict[str, int]:
+    """Rollouts in waves, each as large as what is left of the budget; counts of tasks, rollouts, tokens."""
+    policy, section = work.policy, work.recipe.loop
+    tasks = tokens = wave = 0
+    rows: list[Trajectory] = []
+    while not tasks or tokens + tokens / tasks / 2 < budget:
+        wave = round((budget - tokens) * tasks / tokens) if tokens else policy.max_in_flight // section.k
+        plan = SynthSection(
+            synthesizer=SAMPLING,
+            split=section.seeds.split,
+            tasks=max(1, wave),
+            skip=first + tasks,
+            options={"k": section.k},
+        )
+        chosen = select_tasks(work.environment, plan.split, count=plan.tasks, skip=plan.skip)
+        made = await synthesize(
+            store,
+            make_synthesizer(
+                plan, environment=work.environment, policy=policy, store=store, seed=work.recipe.seed
+            ),
+            chosen,
+            planned=plan.tasks * section.k,
+            give_up_after=policy.max_in_flight,
+            say=say,
+        )
+        if made.unfinished:
+            raise made.failure()
+        tasks += plan.tasks
+        rows = list(store.trajectories())
+        tokens = sum(row.usage.generated_tokens for row in rows)
+    successes = sum(bool(row.success) for row in rows)
+    return {"tasks": tasks, "rollouts": len(rows), "successes": successes, "tokens": tokens}
+
+
+def _first_task(work: LoopWork, number: int) -> int:
+    """Number of the first train task of a round's rollouts: after all seeds and the arm's earlier rounds."""
+    section = work.recipe.loop
+    first = section.seeds.skip + section.seeds.tasks + 3 * section.fresh
+    for earlier in range(1, number):
+        with Store.open(work.place(earlier, SAMPLING)) as store:
+            first += counts_of(store, "sample")["tasks"]
+    return first
+
+
+def _successes(work: LoopWork, number: int) -> Iterator[Trajectory]:
+    """Verified rollouts of the arm's rounds up to this one."""
+    for each in range(1, number + 1):
+        with Store.open(work.place(each, SAMPLING)) as store:
+            yield from (row for row in store.trajectories() if row.success)
+
+
+def _untrained(
+    store: Store, number: int, kept: Kept, *, sampled: int, data: tuple[ReasonCount, ...]
+) -> RoundResult:
+    """The result of a round that had nothing to train on."""
+    assert kept.dev is not None, "rounds follow the evaluated start model"
+    reason = "no rollout succeeded: nothing to train on"
+    result = RoundResult(
+        round=number,
+        arm=SAMPLING,
+        accepted=False,
+        reason=reason,
+        weights="",
+        sampled_tokens=sampled,
+        data=data,
+        dev=kept.dev,
+    )
+    write_result(store, result)
+    return result
+
+
+def _digest(rows: Sequence[Trajectory]) -> str:
+    """Digest of what is trained on."""
+    from data import canonical
+
+    return canonical.digest(sorted(row.content_digest() for row in rows))

@@ -1,0 +1,266 @@
+"""One round of one arm of a loop: its folder, its arrows, and whether its model is kept.
+
+`rounds/<n>/<arm>/` is laid out as a run is. Every arrow ends with a manifest whose key covers its options and
+the manifest of the arrow before it, so a killed loop goes on at the arrow it died in. Weights are continued
+from the model kept so far, the optimizer starts anew. Not covered: what an arm's data is (`loop_looptool`,
+`loop_baselines`) and when there is another round (`loop_rules`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from data import faults
+from data.files import write_atomically
+from data.manifests import stage_key
+from data.messages import Record
+from data.store import Store
+from data.tasks import Task
+from data.trajectories import Trajectory
+from flows.stages import run as runs_
+from flows.stages.evaluate import Evaluation
+from flows.stages.loop_rules import Finished, Gate, Guarded, gate
+from flows.stages.policy import LivePolicy
+from flows.stages.progress import Say
+from flows.stages.proof import within
+from flows.stages.recipe import GROWING, VOLATILE, Recipe, default_recipe
+from flows.stages.scripted import ScriptedPolicy
+from flows.stages.synthesize import section_tasks
+from flows.stages.train import settings_of
+from flows.stages.verbs import evaluation_stage
+from pipeline.diagnosis.capabilities import capabilities_of
+from pipeline.environments.base import Environment
+from pipeline.environments.play import play
+from pipeline.errors import ConfigError
+from pipeline.reporting.content import ReasonCount
+from rl.results import TrainResult, finished_result
+from rl.rows import sft_rows
+
+ARROWS = ("probe", "repair", "expand", "curate", "sample", "train", "evaluate")
+POINTS = tuple(f"loop.{arrow}.{when}" for arrow in ARROWS for when in ("before", "worked", "after"))
+"""Where a loop can be killed on purpose (`data.faults`), beside the store's own points."""
+RESULT = "round.json"
+MODEL = Path("models") / "sft"
+
+
+class RoundResult(Record):
+    """What one round made of one arm."""
+
+    round: int
+    arm: str
+    accepted: bool
+    reason: str
+    """Why its model is kept or not."""
+    weights: str
+    """Digest of what was trained; "" where nothing was."""
+    steps: int = 0
+    row_tokens: int = 0
+    computed_tokens: int = 0
+    sampled_tokens: int = 0
+    train_seconds: float = 0.0
+    data: tuple[ReasonCount, ...] = ()
+    """What it was trained on and what was found on the way, in numbers."""
+    dev: Evaluation
+    """Of the trained model, kept or not."""
+    guarded: tuple[Guarded, ...] = ()
+
+    @property
+    def finished(self) -> Finished:
+        """What the rules of a loop look at."""
+        success = self.dev.success.value or 0.0
+        tokens = self.row_tokens + self.sampled_tokens
+        return Finished(dev=success, accepted=self.accepted, tokens=tokens)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The model an arm goes on from, and its dev evaluation (None before the first)."""
+
+    model_dir: Path
+    weights: str
+    dev: Evaluation | None = None
+
+
+@dataclass
+class LoopWork:
+    """What every round works with."""
+
+    recipe: Recipe
+    store: Store
+    """The run's own; rounds have stores of their own."""
+    environment: Environment
+    policy: LivePolicy
+    base: Path
+    say: Say
+    _capabilities: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    async def act_with(self, kept: Kept) -> None:
+        """Put a model under the policy. The scripted policy plays what it plays, whatever was trained."""
+        if not isinstance(self.policy.engine, ScriptedPolicy):
+            await self.policy.load(kept.model_dir)
+
+    def place(self, number: int, arm: str) -> Path:
+        """The folder of a round of an arm."""
+        return self.store.root / "rounds" / str(number) / arm
+
+    def open_round(self, number: int, arm: str) -> Store:
+        """Its store, open for writing."""
+        identity = self.recipe.model_dump(mode="json") | {"round": number, "arm": arm}
+        return Store.create_or_open(
+            self.place(number, arm), identity, volatile=VOLATILE, growing=GROWING, defaults=default_recipe()
+        )
+
+    async def capabilities(self) -> Mapping[str, tuple[str, ...]]:
+        """Dev task to what it exercises, by the gold that is played once; the same for every model."""
+        if not self._capabilities:
+            for task in section_tasks(self.recipe.loop.dev, environment=self.environment, store=self.store):
+                self._capabilities[task.task_id] = await self._exercised(task)
+        return self._capabilities
+
+    async def _exercised(self, task: Task) -> tuple[str, ...]:
+        played = await play(self.environment, task, self.environment.gold(task))
+        return capabilities_of(None, task, played.turns)
+
+
+async def arrow(
+    store: Store,
+    name: str,
+    work: Callable[[], Awaitable[Mapping[str, int]]],
+    *,
+    config: Any,
+    inputs: Mapping[str, str],
+    say: Say,
+) -> str:
+    """Do `work` (it returns counts) unless it was done for this config and these inputs; the arrow's key."""
+    if runs_.stage_done(store, name, config=config, inputs=inputs):
+        say(f"{name}: done before")
+    else:
+        faults.kill_point(f"loop.{name}.before")
+        counts = await work()
+        faults.kill_point(f"loop.{name}.worked")
+        runs_.finish(store, name, config=config, inputs=inputs, counts=counts)
+        faults.kill_point(f"loop.{name}.after")
+    return stage_key(config, inputs, runs_.CODE_VERSION)
+
+
+def counts_of(store: Store, name: str) -> dict[str, int]:
+    """What a finished arrow counted."""
+    manifest = store.manifest(name)
+    if manifest is None:
+        raise ConfigError(f"{store.root}: {name} has not finished; run the same loop again")
+    return dict(manifest["counts"])
+
+
+async def train_and_judge(
+    work: LoopWork,
+    store: Store,
+    rows: Callable[[], Iterable[Trajectory]],
+    *,
+    number: int,
+    arm: str,
+    kept: Kept,
+    data_key: str,
+    steps: int = 0,
+    sampled_tokens: int = 0,
+    data: Sequence[ReasonCount] = (),
+    say: Say,
+) -> tuple[RoundResult, Kept]:
+    """The last two arrows of every arm: train from the kept model, evaluate on dev, keep or refuse.
+
+    `rows` is read where training is not done; `steps`: optimiser steps, 0 = as the recipe says.
+    """
+    out = store.root / MODEL
+
+    async def train() -> dict[str, int]:
+        trained = _train(work, list(rows()), start=kept.model_dir, out=out, steps=steps, say=say)
+        return {"steps": trained.steps, "row_tokens": trained.row_tokens}
+
+    config = {"settings": work.recipe.sft.settings, "steps": steps, "tokens": work.recipe.loop.train_tokens}
+    inputs = {"data": data_key, "weights": kept.weights}
+    key = await arrow(store, "train", train, config=config, inputs=inputs, say=say)
+    trained = finished_result(out, {})
+    assert trained is not None, "a finished training leaves its result"
+    fresh = Kept(out, trained.weights_digest)
+
+    async def evaluate() -> dict[str, int]:
+        await work.act_with(fresh)
+        found = await _dev(work, store, arm, say=say)
+        judged = await _judge(work, kept.dev, found)
+        result = RoundResult(
+            round=number,
+            arm=arm,
+            accepted=judged.accepted,
+            reason=judged.reason,
+            weights=trained.weights_digest,
+            steps=trained.steps,
+            row_tokens=trained.row_tokens,
+            computed_tokens=trained.computed_tokens,
+            sampled_tokens=sampled_tokens,
+            train_seconds=trained.train_seconds,
+            data=tuple(data),
+            dev=found,
+            guarded=judged.guarded,
+        )
+        write_result(store, result)
+        return {"tasks": len(found.outcomes), "accepted": int(judged.accepted)}
+
+    section, inputs = work.recipe.loop, {"model": key, "kept": kept.weights}
+    config = {"dev": section.dev.model_dump(mode="json"), "gate": section.gate.model_dump(mode="json")}
+    await arrow(store, "evaluate", evaluate, config=config, inputs=inputs, say=say)
+    result = read_result(store)
+    kept_or_not = "kept" if result.accepted else "refused"
+    say(f"dev {result.dev.success.value or 0.0:.1%}, {kept_or_not}: {result.reason}")
+    return result, replace(fresh, dev=result.dev) if result.accepted else kept
+
+
+def write_result(store: Store, result: RoundResult) -> None:
+    """Keep a round's result in its folder."""
+    write_atomically(store.root / RESULT, result.model_dump_json(indent=1) + "\n")
+
+
+def read_result(store: Store) -> RoundResult:
+    """The result of a finished round."""
+    return RoundResult.model_validate_json((store.root / RESULT).read_text(encoding="utf-8"))
+
+
+async def _dev(work: LoopWork, store: Store, arm: str, *, say: Say) -> Evaluation:
+    return await evaluation_stage(
+        store,
+        work.recipe,
+        arm,
+        environment=work.environment,
+        policy=work.policy,
+        section=work.recipe.loop.dev,
+        say=say,
+    )
+
+
+async def _judge(work: LoopWork, before: Evaluation | None, after: Evaluation) -> Gate:
+    if before is None:
+        return Gate(accepted=True, reason="the model that the loop starts from", guarded=())
+    was, now = ({row.task_id: row.success for row in found.outcomes} for found in (before, after))
+    return gate(was, now, await work.capabilities(), work.recipe.loop.gate)
+
+
+def _train(
+    work: LoopWork, rows: Sequence[Trajectory], *, start: Path, out: Path, steps: int, say: Say
+) -> TrainResult:
+    """Supervised training of `rows` from the model in `start`; blocks, and resumes from its checkpoints."""
+    from rl.sft import SftConfig, train_sft
+
+    config = settings_of(SftConfig, work.recipe.sft.settings, "sft.settings")
+    if steps:
+        config = replace(config, epochs=steps, max_steps=steps)  # an epoch holds a step at least
+    elif work.recipe.loop.train_tokens:
+        config = within(config, sft_rows(rows), work.recipe.loop.train_tokens)
+    return train_sft(
+        rows,
+        model_dir=start,
+        out_dir=out,
+        config=config,
+        stop_token_ids=work.policy.renderer.stop_token_ids,
+        on_progress=lambda step: say(f"train step {step.step}/{step.total_steps}: loss {step.loss:.3f}"),
+    )
