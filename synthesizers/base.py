@@ -25,7 +25,11 @@ def is_given_up(record: Made) -> TypeGuard[Verdict]:
 
 
 class Synthesizer(Protocol):
-    """Made with what it works with: environment, engine, renderer, settings."""
+    """Made with what it works with: environment, engine, renderer, settings.
+
+    One that reads what the run has stored says so with `inputs()`: names and digests of what it reads; a
+    finished stage is made again where these differ.
+    """
 
     name: str
 

@@ -55,6 +55,8 @@ class Evaluation(Record):
     """The synthesizer that planned the tasks from the split; "" where they are the split's own."""
     reward: RewardMean | None = None
     """Mean of the reward that training is on, where that is not verified success."""
+    memory: str = ""
+    """Which memory of workflows the policy was shown; "" for none."""
 
     @property
     def group(self) -> str:
@@ -65,6 +67,8 @@ class Evaluation(Record):
     def row(self) -> ResultRow:
         """The evaluation as a row of a report."""
         notes = [f"{self.infra_failures} episodes broken by infrastructure"] if self.infra_failures else []
+        if self.memory:
+            notes.append(f"shown {self.memory}")
         if self.reward is not None:
             failed = f", {self.reward.failed} judgements failed" if self.reward.failed else ""
             mean = "no score" if self.reward.mean is None else f"{self.reward.mean:.3f}"
@@ -98,16 +102,19 @@ async def evaluate(
         raise ConfigError("evaluate.rollouts > 1 at temperature 0 repeats one episode; set a temperature")
     if reward:
         build_reward(reward)  # a wrong row is refused before episodes are played
-    acting = policy.at(section.temperature)
+    acting = policy.at(section.temperature).remembering(section.memory, environment)
+    memory = acting.settings.memory
     identity = {
         "evaluation": name,
         "environment": environment.name,
         "environment_version": environment.version,
         "weights": policy.engine.weights_version,
         "seed": seed,
-        **section.model_dump(),
+        **section.model_dump(mode="json"),
+        "memory": None if memory is None else memory.digest,
     }
-    with Store.create_or_open(root, identity, volatile=("tasks",), defaults={"tasks_of": ""}) as store:
+    defaults = {"tasks_of": "", "memory": None}
+    with Store.create_or_open(root, identity, volatile=("tasks",), defaults=defaults) as store:
         plan = SynthSection(
             synthesizer="rejection_sampling", tasks=len(tasks), options={"k": section.rollouts}
         )
@@ -126,7 +133,7 @@ async def evaluate(
         raise meter.failure()
     found = summarise(rows, name=name, section=section, infra_failures=len(meter.unfinished))
     mean = await mean_reward(rows, reward, environment=environment, tasks=tasks) if reward else None
-    return found.model_copy(update={"reward": mean})
+    return found.model_copy(update={"reward": mean, "memory": "" if memory is None else memory.label})
 
 
 def summarise(

@@ -16,13 +16,15 @@ from pathlib import Path
 
 from data.tasks import Task
 from flows.stages.progress import Say, silent
-from flows.stages.recipe import PolicySection
+from flows.stages.recipe import MemorySection, PolicySection
 from flows.stages.scripted import ScriptedPolicy, scripted_label
 from pipeline.engines.base import Engine, Sampling
 from pipeline.engines.vllm import VllmEngine
 from pipeline.environments.base import Environment
 from pipeline.errors import ConfigError
 from pipeline.http import HttpPolicy, RequestRefusedError
+from pipeline.memory.showing import ShownMemory
+from pipeline.memory.stored import load_memory
 from pipeline.renderers.base import Renderer
 from pipeline.renderers.load import load_renderer
 from pipeline.rollout import ContextPolicy, Deadlines, InlineFormat, Mode, RolloutSettings, SummaryFormat
@@ -77,6 +79,14 @@ class LivePolicy:
         mode = Mode.CHAT if inline is None else Mode.INLINE
         return replace(self, settings=replace(self.settings, mode=mode, inline=inline))
 
+    def remembering(self, memory: MemorySection | None, environment: Environment) -> LivePolicy:
+        """The same policy shown a memory. ConfigError where the file may not be shown."""
+        if memory is None:
+            return self
+        held = load_memory(Path(memory.path).expanduser(), memory.kind, environment)
+        shown = ShownMemory(held, max_entries=memory.max_entries)
+        return replace(self, settings=replace(self.settings, memory=shown))
+
     async def load(self, model_dir: Path) -> str:
         """Put other weights under the policy; returns the digest the server computed of what it loaded."""
         return await self.server_engine().reload_weights(model_dir)
@@ -115,10 +125,14 @@ async def open_policy(
             )
         renderer = load_renderer(model_dir)
         engine = ScriptedPolicy(environment, renderer, mistakes=section.mistakes)
-        yield _live(section, engine, renderer, longest=section.max_context_tokens)
+        live = _live(section, engine, renderer, longest=section.max_context_tokens)
+        yield live.remembering(section.memory, environment)
         return
     async with _served(section, model_dir=model_dir, label=label, log_path=log_path, say=say) as policy:
-        yield policy if environment is None else policy.speaking_to(environment)
+        if environment is None:
+            yield policy
+        else:
+            yield policy.speaking_to(environment).remembering(section.memory, environment)
 
 
 @asynccontextmanager

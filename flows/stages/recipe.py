@@ -15,6 +15,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pipeline.errors import ConfigError
+from pipeline.memory.entries import Kind
 from pipeline.rollout_settings import ContextPolicy
 
 _HOW_SERVED = ("url", "max_in_flight", "server_args", "kv_cache_gib", "patience_seconds", "group_seconds")
@@ -42,6 +43,16 @@ class EnvironmentSection(Section):
     name: str = "travel_desk"
     """A shipped name or `package.module:factory`."""
     options: dict[str, Any] = {}
+
+
+class MemorySection(Section):
+    """Workflows that the policy is shown in its prompt; see `pipeline.memory`."""
+
+    path: str
+    """A memory's file, or the folder `memory` of the run that made it."""
+    kind: Kind = Kind.ECHO
+    max_entries: int = Field(default=5, ge=1, le=_MOST)
+    """Of the workflows that share a word with the request, the best fitting ones."""
 
 
 class PolicySection(Section):
@@ -82,6 +93,8 @@ class PolicySection(Section):
     """GiB of prompts the server remembers, where it is started without a GPU."""
     server_args: tuple[str, ...] = ()
     """Further arguments of the server that is started."""
+    memory: MemorySection | None = None
+    """What the policy is shown in every episode."""
 
 
 class SynthSection(Section):
@@ -140,6 +153,8 @@ class EvalSection(Section):
     tasks_of: str = ""
     """A synthesizer: evaluate on what it planned from the split, as many as there are up to `tasks`. Such
     tasks are in the store that training reads: the result says so, and is no held-out one."""
+    memory: MemorySection | None = None
+    """Shown in evaluations only, in place of the policy's."""
 
 
 class GateSection(Section):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +38,7 @@ from pipeline.renderers.base import Renderer
 from pipeline.renderers.load import load_renderer
 from pipeline.rewards import build_reward
 from rl.models import checkpoint_digest, resolve_model
+from synthesizers.base import Synthesizer
 
 
 def synthesis_plan(recipe: Recipe, stage: str = "") -> list[str]:
@@ -123,12 +124,12 @@ async def synthesis_stage(
     """
     number, count = shard
     runs_.refuse_other_version(store, environment)
-    config, inputs = section.model_dump(mode="json"), {"weights": policy.engine.weights_version}
+    synthesizer = make_synthesizer(section, environment=environment, policy=policy, store=store, seed=seed)
+    config, inputs = section.model_dump(mode="json"), synthesis_inputs(synthesizer, policy)
     if runs_.stage_done(store, f"synth-{name}", config=config, inputs=inputs):
         say(f"synth {name}: done before")
         return
     tasks = select_tasks(environment, section.split, count=section.tasks, skip=section.skip)[number::count]
-    synthesizer = make_synthesizer(section, environment=environment, policy=policy, store=store, seed=seed)
     meter = await synthesize(
         store,
         synthesizer,
@@ -143,6 +144,15 @@ async def synthesis_stage(
         refuse_wrong_gold(store, section, tasks)
         counts = {"tasks": len(tasks), "trajectories": len(store.ids("trajectories"))}
         runs_.finish(store, f"synth-{name}", config=config, inputs=inputs, counts=counts)
+
+
+def synthesis_inputs(synthesizer: Synthesizer, policy: LivePolicy) -> dict[str, str]:
+    """What a synthesis depends on besides its section: weights, a memory, and what it reads of the store."""
+    inputs = {"weights": policy.engine.weights_version}
+    if policy.settings.memory is not None:
+        inputs["memory"] = policy.settings.memory.digest
+    read: Callable[[], dict[str, str]] | None = getattr(synthesizer, "inputs", None)
+    return inputs | (read() if read is not None else {})
 
 
 def refuse_wrong_gold(store: Store, section: SynthSection, tasks: Sequence[Task]) -> None:

@@ -1,11 +1,11 @@
 """A memory of workflows, and which of two descriptions of one goal it keeps.
 
-Three kinds: `awm` (Agent Workflow Memory, arXiv 2409.07429) keeps the newest workflow of a success; `awm++` is
-the same with the shortest-description rule; `echo` (arXiv 2510.10304) keeps the shortest workflow of any goal
-that was reached, in failed episodes, too. The length is the number of characters. Goals that say the same in
-other words of politeness, with or without articles, in another case or number, are one goal: the released
-code of ECHO compares strings exactly and keeps both. Not covered: where entries come from (`synthesizers`),
-files (`stored`), prompts (`showing`).
+Three kinds: `awm` (Agent Workflow Memory, arXiv 2409.07429) keeps the newest workflow of a success; `awm++`
+is the same with the shortest-description rule; `echo` (arXiv 2510.10304) keeps the shortest workflow of any
+goal that was reached, in failed episodes, too. The length is the number of characters. Goals that say the
+same in other words of politeness, with or without articles, in another case or number, are one goal: the
+released code of ECHO compares strings exactly and keeps both. Not covered: where entries come from
+(`synthesizers`), files (`stored`), prompts (`showing`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from data.messages import Record
 SCHEMA_VERSION = 1
 _POLITE = re.compile(
     r"^(?:(?:thanks|great|ok|okay|hello|hi|next|now|and|then|please|kindly)\b[\s,.!]*)*"
-    r"(?:(?:could|can|would|will) you|i(?:'d| would) like you to|i (?:need|want) you to|i(?:'d| would) like to)?"
+    r"(?:(?:could|can|would|will) you|i (?:need|want) you to|i(?:'d| would) like(?: you)? to)?"
     r"[\s,]*(?:please\b)?\s*",
     re.IGNORECASE,
 )

@@ -34,6 +34,11 @@ class ShownMemory:
         """16 hex digits: part of the harness."""
         return f"{self.memory.digest}-{self.max_entries}"
 
+    @property
+    def label(self) -> str:
+        """What results call it."""
+        return f"memory {self.memory.kind} of {len(self.memory.entries)} workflows, {self.max_entries} a task"
+
     def entries_for(self, task: Task) -> tuple[Entry, ...]:
         """The entries that share most words with the request and call no tool that the task does not show.
 

@@ -33,7 +33,7 @@ def save_memory(folder: Path, memory: Memory) -> Path:
 
 
 def load_memory(path: Path, kind: Kind, environment: Environment) -> Memory:
-    """The memory in `path`: a file, or a folder with one file a kind. ConfigError where it may not be shown."""
+    """The memory in `path`: a file, or a folder with one file a kind. ConfigError where none may be shown."""
     file = memory_path(path, kind) if path.is_dir() else path
     if not file.is_file():
         raise ConfigError(
