@@ -62,6 +62,22 @@ class AdvantageReport:
     success_rate: float = 0.0
     """Share of verified successes among trajectories with a verified reward, whatever is trained on."""
 
+    def describe(
+        self, trajectories: Iterable[Trajectory], value: Callable[[Trajectory], float | None]
+    ) -> None:
+        """Set what is said of the rewards and successes of `trajectories`, which may be more than were
+        centred: what a selection left out is told of, too."""
+        everyone = list(trajectories)
+        found = [(item, value(item)) for item in everyone]
+        without = [item for item, reward in found if reward is None]
+        totals = [reward for _, reward in found if reward is not None]
+        outcomes = [item.success for item in everyone if item.success is not None]
+        self.without_reward = len(without)
+        self.judge_failures = sum(item.reward is not None for item in without)
+        self.reward_mean = math.fsum(totals) / len(totals) if totals else 0.0
+        self.reward_std = _std(totals) if len(totals) > 1 else 0.0
+        self.success_rate = sum(outcomes) / len(outcomes) if outcomes else 0.0
+
     @property
     def zero_variance_share(self) -> float:
         """Share of groups that train nothing because all their rewards are equal."""
@@ -97,20 +113,17 @@ def advantages(
 
     Raises ConfigError for a group that never had a second member, unless `singletons` says otherwise.
     """
+    everyone = list(trajectories)
     report, groups, planned = (
         AdvantageReport(),
         defaultdict[str, list[tuple[Trajectory, float]]](list),
         defaultdict[str, set[int]](set),
     )
-    outcomes: list[bool] = []
-    for trajectory in trajectories:
+    report.describe(everyone, value)
+    for trajectory in everyone:
         planned[trajectory.group_id].add(trajectory.rollout_index)
-        outcomes += [] if trajectory.success is None else [trajectory.success]
         found = value(trajectory)
-        if found is None:
-            report.without_reward += 1
-            report.judge_failures += trajectory.reward is not None
-        else:
+        if found is not None:
             groups[trajectory.group_id].append((trajectory, found))
     for group_id, members in groups.items():
         if len(members) == 1 and singletons is not SingletonRule.REINFORCE:
@@ -127,10 +140,6 @@ def advantages(
         report.zero_variance_groups += len(rewards) > 1 and all(reward == rewards[0] for reward in rewards)
         for (member, _), advantage in zip(members, group_advantages(rewards, kind), strict=True):
             report.values[member.trajectory_id] = advantage
-    totals = [reward for members in groups.values() for _, reward in members]
-    report.reward_mean = math.fsum(totals) / len(totals) if totals else 0.0
-    report.reward_std = _std(totals) if len(totals) > 1 else 0.0
-    report.success_rate = sum(outcomes) / len(outcomes) if outcomes else 0.0
     return report
 
 

@@ -1,9 +1,10 @@
 """Policy-gradient training on groups: rollouts or stored ones in, a better model directory out.
 
-Per step: trajectories -> infrastructure failures out -> advantages per group -> one row per segment ->
-gradient -> weights to the model server, whose digest must equal ours. TRL drives and owns the loss
-(`rl.grpo_trainer`). Steps, groups and seeds follow from the configuration, so a run resumes where its
-last checkpoint is. Not covered: several devices, and choosing tasks by difficulty (filters).
+Per step: trajectories -> infrastructure failures out -> selection, where one is set (`rl.selection`) ->
+advantages per group, of what was selected -> one row per segment -> gradient -> weights to the model server,
+whose digest must equal ours. TRL drives and owns the loss (`rl.grpo_trainer`). Steps, groups and seeds follow
+from the configuration, so a run resumes where its last checkpoint is. Not covered: several devices, and
+choosing tasks by difficulty (filters).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from rl.models import checkpoint_digest
 from rl.optimizer import make_optimizer
 from rl.results import StepMetrics, TrainResult, finish, finished_result
 from rl.rows import Row, drop_overlong, grpo_rows
+from rl.selection import SelectionReport, select_rollouts, varied_groups
 from rl.weights import copy_sidecars, model_digest, save_adapter, save_weights
 
 
@@ -80,6 +82,7 @@ class _Collected:
     """What the last batch of rollouts held."""
 
     report: AdvantageReport = field(default_factory=AdvantageReport)
+    selection: dict[str, float] = field(default_factory=dict)
     reward_parts: dict[str, float] = field(default_factory=dict)
     trajectories: int = 0
     generated_tokens: int = 0
@@ -145,13 +148,16 @@ class _Run:
         started = time.perf_counter()
         names = list(dict.fromkeys(prompts))
         trajectories = self.source.collect(names, batch=self.batch, config=self.config)
+        selected, selection = self.select(trajectories)
         self.batch += 1
-        rows, report = self.prepare(trajectories)
+        rows, report = self.prepare(selected)
+        report.describe(trajectories, self.value)
         self.collected = _Collected(
             report=report,
+            selection=selection,
             reward_parts=self.source.chosen.parts(trajectories) if self.source.chosen else {},
             trajectories=len(trajectories),
-            generated_tokens=sum(segment.num_generated for item in trajectories for segment in item.segments),
+            generated_tokens=sum(map(sampled_tokens, trajectories)),
             seconds=time.perf_counter() - started,
             rows=rows,
         )
@@ -165,6 +171,22 @@ class _Run:
             "rows": rows,
         }
 
+    @property
+    def value(self) -> Callable[[Trajectory], float | None]:
+        """What a trajectory is rewarded with."""
+        return self.source.chosen.value if self.source.chosen else verified_total
+
+    def select(self, trajectories: Sequence[Trajectory]) -> tuple[list[Trajectory], dict[str, float]]:
+        """What of a batch is trained on, and what the selection did; {} where none is set."""
+        config, selected, report = self.config, list(trajectories), SelectionReport()
+        if config.selection is None and config.group_share == 1.0:
+            return selected, {}
+        if config.selection is not None:
+            seed = f"{config.seed}/{self.batch}"
+            selected, report = select_rollouts(selected, config.selection, keep=config.group_size, seed=seed)
+        selected, report.left_out_groups = varied_groups(selected, config.group_share, self.value)
+        return selected, report.parts()
+
     def prepare(self, trajectories: Sequence[Trajectory]) -> tuple[list[Row], AdvantageReport]:
         """Rows with advantages; failed rollouts are out before anything is centred. Audits the masks."""
         rewarded = [item for item in trajectories if item.reward is not None and _generated(item)]
@@ -172,7 +194,7 @@ class _Run:
             trajectories,
             kind=self.config.advantage,
             singletons=self.config.singletons,
-            value=self.source.chosen.value if self.source.chosen else verified_total,
+            value=self.value,
         )
         rows = grpo_rows(trajectories, report.values)
         if rewarded:
@@ -264,6 +286,7 @@ def step_metrics(
         zero_variance_share=report.zero_variance_share,
         success_rate=report.success_rate,
         reward_parts=collected.reward_parts,
+        selection=collected.selection if fresh else {},
         trajectories=collected.trajectories if fresh else 0,
         without_reward=report.without_reward if fresh else 0,
         judge_failures=report.judge_failures if fresh else 0,
@@ -347,6 +370,12 @@ def _rewards_are_ours(prompts: Sequence[str], **columns: Any) -> list[float]:
     raise AssertionError("rewards come from verifiers, not from TRL")
 
 
+def sampled_tokens(trajectory: Trajectory) -> int:
+    """Tokens that were sampled for a trajectory, those of candidates a search dropped included."""
+    kept = sum(segment.num_generated for segment in trajectory.segments)
+    return max(kept, trajectory.usage.generated_tokens)
+
+
 def _generated(trajectory: Trajectory) -> bool:
     return any(span.kind is SpanKind.GENERATED for segment in trajectory.segments for span in segment.spans)
 
@@ -364,5 +393,11 @@ _NOT_SEMANTIC = ("checkpoint_every", "tokens_per_pass", "share_prefixes", "max_i
 """Settings that change how the work is done, not what comes out (but for rounding)."""
 
 
+_OPTIONAL = ("selection", "group_share")
+"""Settings that change nothing where they are not set, and are then no part of a run's identity."""
+
+
 def _identity(config: GrpoConfig) -> dict[str, Any]:
-    return {name: value for name, value in asdict(config).items() if name not in _NOT_SEMANTIC}
+    default = asdict(GrpoConfig())
+    unset = {name for name in _OPTIONAL if getattr(config, name) == default[name]}
+    return {name: value for name, value in asdict(config).items() if name not in {*_NOT_SEMANTIC, *unset}}

@@ -9,7 +9,8 @@ from data.errors import ConfigError
 from pipeline.engines.base import Sampling
 from rl.advantages import AdvantageKind, SingletonRule
 from rl.lm import LoraSettings, Precision
-from rl.settings import adopt_text
+from rl.selection import SelectionSettings
+from rl.settings import adopt_nested, adopt_text
 
 
 class LossType(StrEnum):
@@ -65,6 +66,10 @@ class GrpoConfig:
     """Tasks per step: each gives one group."""
     group_size: int = 8
     """Rollouts per task (online). Below 4 the group's mean is too noisy to centre on."""
+    selection: SelectionSettings | None = None
+    """Make `oversample` times as many rollouts and train on `group_size` of them (`rl.selection`)."""
+    group_share: float = 1.0
+    """Share of a step's groups that is trained on: those whose rewards vary most (TSR's instance filter)."""
     episode_tokens: int = 2048
     """Most tokens of a whole episode. Trainers that bound the completion alone cut multi-turn episodes."""
     overlong: str = "error"
@@ -112,6 +117,7 @@ class GrpoConfig:
 
     def __post_init__(self) -> None:
         adopt_text(self, _MEMBERS)
+        adopt_nested(self, "selection", SelectionSettings)
         for name in (
             "steps",
             "groups_per_step",
@@ -132,6 +138,8 @@ class GrpoConfig:
         ):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be above 0, got {getattr(self, name)}")
+        if not 0 < self.group_share <= 1:
+            raise ConfigError(f"group_share must be above 0 and at most 1, got {self.group_share}")
         if self.group_size == 1 and self.singletons is SingletonRule.REFUSE:
             raise ConfigError(
                 "group_size 1 leaves nothing to centre over; raise it, or set singletons to 'reinforce'"
@@ -146,6 +154,11 @@ class GrpoConfig:
             raise ConfigError("allow_truncated_sampling needs a correction ('tis' or 'mis'), got 'none'")
         if self.push is PushKind.ADAPTER and self.lora is None:
             raise ConfigError("push 'adapter' needs lora settings, got lora=None; use push 'weights'")
+
+    @property
+    def num_rollouts(self) -> int:
+        """Rollouts made per task."""
+        return self.group_size * (self.selection.oversample if self.selection else 1)
 
     def check_sampling(self, sampling: Sampling) -> None:
         """ConfigError unless what `sampling` draws from can be trained on."""

@@ -139,7 +139,7 @@ class Online:
         known = {task.task_id: task for task in self.tasks}
         seed = int(canonical.digest("grpo", config.seed, batch, length=8), 16)
         jobs = [
-            Job(known[name], rollout_index=i, seed=seed) for name in names for i in range(config.group_size)
+            Job(known[name], rollout_index=i, seed=seed) for name in names for i in range(config.num_rollouts)
         ]
         assert self.runner is not None, "the trainer sets the runner"
         played = self.runner.run(self._play(jobs, config.max_in_flight))

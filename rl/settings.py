@@ -21,10 +21,18 @@ def adopt_text(settings: Any, kinds: Mapping[str, type[StrEnum]]) -> None:
         if value not in list(kind):
             raise ConfigError(f"{name} must be one of {', '.join(kind)}, got {value!r}")
         object.__setattr__(settings, name, kind(value))
-    lora = settings.lora
-    if not isinstance(lora, Mapping):
+    adopt_nested(settings, "lora", LoraSettings)
+
+
+def adopt_nested(settings: Any, name: str, kind: type[Any]) -> None:
+    """Replace a mapping in the field `name` of a frozen dataclass by settings of `kind`.
+
+    Called from `__post_init__`. ConfigError names what is unknown and what there is.
+    """
+    value = getattr(settings, name)
+    if not isinstance(value, Mapping):
         return
-    known = {field.name for field in fields(LoraSettings)}
-    if unknown := sorted(set(lora) - known):
-        raise ConfigError(f"lora: unknown {', '.join(unknown)}; there are {', '.join(sorted(known))}")
-    object.__setattr__(settings, "lora", LoraSettings(**lora))
+    known = {field.name for field in fields(kind)}
+    if unknown := sorted(set(value) - known):
+        raise ConfigError(f"{name}: unknown {', '.join(unknown)}; there are {', '.join(sorted(known))}")
+    object.__setattr__(settings, name, kind(**value))

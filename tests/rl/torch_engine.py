@@ -27,13 +27,13 @@ class TorchEngine:
         self._model: Any = AutoModelForCausalLM.from_pretrained(directory).eval()
         self._base = directory
 
-    @torch.no_grad()
     async def generate(
         self, token_ids: list[int], sampling: Sampling, *, n: int = 1, affinity: str = ""
     ) -> list[Completion]:
         generator = torch.Generator().manual_seed(sampling.seed or 0)
         return [self._sample(list(token_ids), sampling, generator) for _ in range(n)]
 
+    @torch.no_grad()
     def _sample(self, ids: list[int], sampling: Sampling, generator: torch.Generator) -> Completion:
         tokens: list[int] = []
         logprobs: list[float] = []

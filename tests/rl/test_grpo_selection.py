@@ -1,0 +1,96 @@
+"""Selection inside training: what is counted, what is trained, and what stays as it was without one."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from data.errors import ConfigError
+from data.trajectories import Termination
+from pipeline.engines.base import Sampling
+from pipeline.renderers.load import load_renderer
+from pipeline.rollout import RolloutSettings
+from rl.grpo import _identity, train_grpo
+from rl.grpo_config import GrpoConfig
+from rl.grpo_sources import Online, Replay
+from rl.lm import Precision
+from rl.selection import SelectionSettings
+from tests.rl.builders import STOP
+from tests.rl.test_grpo import CONFIG, group
+from tests.rl.torch_engine import FirstTokenWorld, TorchEngine
+from tests.tiny import make_tiny_model
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("tiny"))
+
+
+def test_training_is_on_the_selected_half_and_the_record_tells_of_all(tiny: Path, tmp_path: Path) -> None:
+    eight = [
+        item.model_copy(update={"trajectory_id": f"{round_}{item.trajectory_id}"})
+        for round_ in range(2)
+        for item in group()
+    ]
+    broken = group()[0].model_copy(
+        update={"trajectory_id": "x", "reward": None, "termination": Termination.INFRA_FAILURE}
+    )
+    config = replace(CONFIG, selection=SelectionSettings())
+    result = train_grpo(
+        Replay([*eight, broken]), model_dir=tiny, out_dir=tmp_path / "o", config=config, stop_token_ids={STOP}
+    )
+    (entry,) = result.history
+    assert entry.selection["selected"] == entry.selection["not_selected"] == 4.0
+    assert entry.selection["short_groups"] == 0.0 and entry.trained_tokens == 4 * 5
+    assert entry.trajectories == 9 and entry.generated_tokens == 9 * 5  # what was dropped was sampled, too
+    assert entry.success_rate == 2 / 8 and entry.without_reward == 1
+
+
+def test_twice_as_many_rollouts_are_made(tiny: Path) -> None:
+    config = replace(CONFIG, selection=SelectionSettings(oversample=3), temperature=1.0)
+    renderer, world = load_renderer(tiny), FirstTokenWorld(1)
+    source = Online(
+        tasks=list(world.tasks("train")),
+        environment=world,
+        engine=TorchEngine(tiny),
+        renderer=renderer,
+        sampling=Sampling(max_tokens=2, stop_token_ids=renderer.stop_token_ids),
+        settings=RolloutSettings(max_context_tokens=64),
+    )
+    with asyncio.Runner() as source.runner:
+        played = source.collect([source.tasks[0].task_id], batch=0, config=config)
+    assert [item.rollout_index for item in played] == list(range(12)), [item.error for item in played]
+
+
+def test_only_the_most_varied_groups_are_trained_on(tiny: Path, tmp_path: Path) -> None:
+    flat = [
+        item.model_copy(update={"reward": item.reward.model_copy(update={"total": 1.0})})
+        for item in group("flat")
+        if item.reward
+    ]
+    config = replace(CONFIG, groups_per_step=2, group_share=0.5)
+    result = train_grpo(
+        Replay([*group(), *flat]),
+        model_dir=tiny,
+        out_dir=tmp_path / "o",
+        config=config,
+        stop_token_ids={STOP},
+    )
+    (entry,) = result.history
+    assert entry.selection["left_out_groups"] == 1.0 and entry.trained_tokens == 4 * 5
+    assert entry.zero_variance_share == 0.0 and entry.success_rate == 5 / 8
+
+
+def test_recipes_say_it_as_a_mapping_and_old_runs_keep_their_identity() -> None:
+    config = GrpoConfig(selection={"kind": "roc", "oversample": 4})  # type: ignore[arg-type]
+    assert config.selection == SelectionSettings(oversample=4) and config.num_rollouts == 32
+    with pytest.raises(ConfigError, match="selection: unknown keep"):
+        GrpoConfig(selection={"keep": 1})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="group_share"):
+        GrpoConfig(group_share=0.0)
+    plain = _identity(GrpoConfig(precision=Precision.FLOAT32))
+    assert not {"selection", "group_share"} & set(plain) and len(plain) < len(asdict(GrpoConfig()))
+    assert _identity(config)["selection"]["oversample"] == 4
