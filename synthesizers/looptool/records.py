@@ -16,6 +16,21 @@ REPAIRED = "looptool:repaired"
 """Label of a dialogue that goes on with the model's own prediction in the place of a wrong label."""
 
 
+class Part(StrEnum):
+    """Why a step is trained in a round; records carry it as the label `looptool:<part>`."""
+
+    ERROR_SEED = "error_seed"
+    """The model is wrong there, or the label was and is repaired."""
+    EXPANSION = "expansion"
+    HIGH_PERPLEXITY = "high_perplexity"
+    """Right, and not sure of it."""
+
+    @property
+    def mark(self) -> str:
+        """As records carry it."""
+        return f"looptool:{self}"
+
+
 class LabelVerdict(StrEnum):
     """Who was right at a step where label and prediction differ (JGLV)."""
 
@@ -37,6 +52,10 @@ class Repair(Record):
     """Why it is undecided, or why a wrong label was not repaired; a stable identifier."""
     analysis: str = ""
     """What is wrong, in words."""
+    label: str = ""
+    """What was to be said or called at the step, as prompts show it."""
+    predicted: str = ""
+    """What the model wrote there."""
     votes: tuple[str, ...] = ()
     """One per judge, "" for a reply that was no verdict; empty where execution decided."""
     sampled_tokens: int = 0

@@ -12,34 +12,16 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from enum import StrEnum
 from typing import NamedTuple
 
 from data import canonical
 from data.errors import ConfigError
-from data.messages import Record, Role, Turn
+from data.messages import Record, Role
 from data.trajectories import Trajectory, Usage
 from pipeline.reporting.content import Rate, ReasonCount, ranked, rate
 from synthesizers.looptool.probing import Probe, ProbeVerdict
-from synthesizers.looptool.records import SYNTHESIZER, LabelVerdict, Repair
-
-
-class Part(StrEnum):
-    """Why a step is trained in a round; records carry it as the label `looptool:<part>`."""
-
-    ERROR_SEED = "error_seed"
-    """The model is wrong there, or the label was and is repaired."""
-    EXPANSION = "expansion"
-    HIGH_PERPLEXITY = "high_perplexity"
-    """Right, and not sure of it."""
-    FRESH = "fresh"
-    """An unseen seed."""
-
-    @property
-    def label(self) -> str:
-        """As records carry it."""
-        return f"looptool:{self}"
-
+from synthesizers.looptool.records import SYNTHESIZER, LabelVerdict, Part, Repair
+from synthesizers.looptool.samples import trained_at
 
 FIRST_FRESH = 4 / 13
 """Share of unseen seeds in the second round. The paper: 5,632 of 18,304."""
@@ -206,15 +188,10 @@ def only_turns(trajectory: Trajectory, turns: Collection[int], *, labels: Collec
         "parents": (trajectory.trajectory_id,),
         "synthesizer": SYNTHESIZER,
         "labels": (*trajectory.labels, *sorted(set(labels) - set(trajectory.labels))),
-        "turns": tuple(_weighted(turn, index in turns) for index, turn in enumerate(trajectory.turns)),
+        "turns": trained_at(trajectory.turns, turns),
         "usage": Usage(),
     }
     return Trajectory.model_validate(trajectory.model_copy(update=changed).model_dump())
-
-
-def _weighted(turn: Turn, is_trained: bool) -> Turn:
-    weight = turn.weight if is_trained or turn.role is Role.USER or turn.role is Role.TOOL else 0.0
-    return turn.model_copy(update={"weight": weight})
 
 
 def _selected(
@@ -233,7 +210,7 @@ def _selected(
                 chosen[trajectory_id][int(turn)] = part
     kept = [
         only_turns(
-            row, chosen[row.trajectory_id], labels={p.label for p in chosen[row.trajectory_id].values()}
+            row, chosen[row.trajectory_id], labels={p.mark for p in chosen[row.trajectory_id].values()}
         )
         for row in rows
         if row.trajectory_id in chosen

@@ -10,7 +10,7 @@ answer. Not covered: inline dialogues, whose turns are generated in several piec
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from data.messages import Role, ToolSpec, ToolStatus, Turn
@@ -48,6 +48,15 @@ class StepSample(NamedTuple):
 def make_step_id(trajectory_id: str, turn: int) -> str:
     """The id of a step sample."""
     return f"{trajectory_id}#{turn}"
+
+
+def trained_at(turns: Sequence[Turn], places: Collection[int]) -> tuple[Turn, ...]:
+    """The turns, of which the agent's own are trained at `places` only: weight 0 elsewhere."""
+    agents = (Role.ASSISTANT, Role.SYSTEM)
+    return tuple(
+        turn.model_copy(update={"weight": 0.0}) if turn.role in agents and place not in places else turn
+        for place, turn in enumerate(turns)
+    )
 
 
 def step_samples(trajectory: Trajectory) -> Iterator[StepSample]:

@@ -24,12 +24,6 @@ from synthesizers.demonstration import Demonstration
 from synthesizers.looptool.probing import Probe, ProbeVerdict, perplexity, probe
 from synthesizers.looptool.samples import compare, step_samples
 from tests import samples
-from tests.tiny import make_tiny_tokenizer
-
-
-@pytest.fixture(scope="module")
-def renderer(tmp_path_factory: pytest.TempPathFactory) -> ChatMLRenderer:
-    return ChatMLRenderer.load(make_tiny_tokenizer(tmp_path_factory.mktemp("tokenizer")))
 
 
 class Gold:
