@@ -22,7 +22,10 @@ def rendered_segments(
     """One segment per (first turn of its own, tools shown from there); those without a turn to learn are out.
 
     A segment ends with the last assistant turn before the next one; turns before its own are prompt in it.
+    Without a start (no session opened) there is none.
     """
+    if not starts:
+        return ()
     ends = [start for start, _ in starts[1:]] + [len(turns)]
     segments = []
     for (start, tools), end in zip(starts, ends, strict=True):
