@@ -13,6 +13,8 @@ SYNTHESIZERS = {
     "astra_chains": "synthesizers.astra.chains:AstraChains",
     "astra_environments": "synthesizers.astra.environments:AstraEnvironments",
     "demonstration": "synthesizers.demonstration:Demonstration",
+    "hindsight": "synthesizers.hindsight.synthesizer:Hindsight",
+    "hardgen": "synthesizers.hardgen.synthesizer:HardGen",
     "magnet": "synthesizers.magnet.synthesizer:Magnet",
     "director_actor": "synthesizers.director_actor.synthesizer:DirectorActor",
     "rejection_sampling": "synthesizers.rejection_sampling:RejectionSampling",

@@ -1,0 +1,1 @@
+"""HardGen: hard requests for the tools that two policies both fail at, solved by a chain nobody mentions."""

@@ -1,0 +1,309 @@
+"""HardGen (arXiv 2601.01498): hard requests from the tools that two policies both fail at.
+
+failure tools -> API graph around them, refined by executed calls -> a legal chain to a failure tool, made in
+a real session -> folded into a macro tool -> a request against the macro tool, which mentions nothing of the
+chain -> a search for other chains -> the task, solved with the primitive tools -> reasoning checked by
+execution, with hints that reveal nothing. The graph is made anew when the failure set is another one; a plan's
+verdict row says for which set it was made. Not covered: probing (`failures` reads what is stored), and
+training between two failure sets (`flows.stages.loop`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import ClassVar
+
+from data.errors import ConfigError
+from data.messages import ToolSpec
+from data.tasks import Task
+from data.trajectories import Trajectory
+from data.verdicts import Verdict
+from pipeline.environments.blueprint import Blueprint, PlannedTurn, blueprint_task
+from synthesizers.execution import Trial
+from synthesizers.grounding.calls import GroundedCall, OutputPort
+from synthesizers.grounding.evidence import NUM_CORPUS, make_pool
+from synthesizers.grounding.planned import planned_call
+from synthesizers.hardgen.api_graph import ApiGraph, Need
+from synthesizers.hardgen.chains import MAX_CALLS, Chain, Maker, Step, Unmade, draw_at_random, draw_steps
+from synthesizers.hardgen.failures import SHARE, FailureSet, Setting, Stored, check_setting, find_failures
+from synthesizers.hardgen.macro import Macro, fold
+from synthesizers.hardgen.making import named
+from synthesizers.hardgen.record import Plan, planned_verdict
+from synthesizers.hardgen.refinement import Episode, Refiner
+from synthesizers.hardgen.requests import Written, write_request
+from synthesizers.hardgen.roles import QUERY_WRITER, REASONER, TOOL_MAKER, VERIFIER
+from synthesizers.hardgen.uniqueness import Found, Search, accepted
+from synthesizers.magnet.knowledge import Knowledge, learn
+from synthesizers.magnet.missing import shown_tools
+from synthesizers.phrasing.closings import TurnCalls, phrase_closing
+from synthesizers.phrasing.saying import answer_cells, values_to_say
+from synthesizers.planning import Planned, Planner, given_up
+from synthesizers.worlds import training_split, whole_world
+
+DRAWS = 6
+"""Chains tried for one plan. Ours."""
+MAX_TRIES = 3
+"""Tries of the reasoner. From the paper: K_max."""
+_CHECKED = 2
+"""Other chains that the verifier is asked about. Ours."""
+_GRAPHS: dict[tuple[str, ...], ApiGraph] = {}
+EDGE_JUDGE = "edge_judge"
+
+
+@dataclass(kw_only=True)
+class HardGen(Planner):
+    """See the module docstring.
+
+    `failures`: the two policies, as `failures.check_setting` reads them. `share`: of a tool's probes at which
+    both must be wrong. `min_calls`, `max_calls`: of a chain. `max_tools`: tools shown, where the chain needs
+    no more. `observed`: tasks whose gold is played to learn the graph. `max_tries`: of the reasoner.
+    `random_choice`: any tool is a target, the steps to it are drawn at random. Roles: edge_judge, tool_maker,
+    query_writer, reasoner, verifier.
+    """
+
+    failures: Sequence[Setting] = ()
+    share: float = SHARE
+    min_calls: int = 1
+    max_calls: int = MAX_CALLS
+    max_tools: int = 8
+    observed: int = 64
+    max_tries: int = MAX_TRIES
+    store: Stored | None = None
+    name: ClassVar[str] = "hardgen"
+    role_names: ClassVar[tuple[str, ...]] = (
+        EDGE_JUDGE,
+        TOOL_MAKER.name,
+        QUERY_WRITER.name,
+        REASONER.name,
+        VERIFIER.name,
+    )
+    dropped: Counter[str] = field(default_factory=Counter, init=False)
+    """Why draws came to nothing, over all plans so far."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for option in ("min_calls", "max_calls", "max_tools", "observed", "max_tries"):
+            if getattr(self, option) < 1:
+                raise ConfigError(f"{option} must be at least 1, got {getattr(self, option)}")
+        if not self.min_calls <= self.max_calls <= MAX_CALLS:
+            raise ConfigError(
+                f"min_calls {self.min_calls} and max_calls {self.max_calls}: chains have up to {MAX_CALLS} calls"
+            )
+        if not 0.0 < self.share <= 1.0:
+            raise ConfigError(f"share is above 0 and at most 1, got {self.share}")
+        if self.failures or not self.random_choice:
+            check_setting(self.failures)
+        self.failure_set: FailureSet | None = None
+        self.plans_made: dict[str, Plan] = {}
+        self._knowledge: Knowledge | None = None
+        self._episodes: dict[tuple[str, ...], list[Episode]] = {}
+        self._building = asyncio.Lock()
+
+    async def prepare(self, tasks: Sequence[Task]) -> None:
+        """Find the failure tools, and learn from gold what the graph is made of."""
+        if self.failures:
+            if self.store is None:
+                raise ConfigError("failures are read from a run's store; hand it over as `store`")
+            self.failure_set = await find_failures(
+                self.environment, self.failures, store=self.store, share=self.share, without=self.name
+            )
+            if not self.failure_set.names and not self.random_choice:
+                probed = ", ".join(f"{tool.name} {tool.both}/{tool.probes}" for tool in self.failure_set.probed)
+                raise ConfigError(
+                    f"failures: there is no tool at which both {' and '.join(self.failure_set.policies)} fail "
+                    f"in {self.share:.0%} of its probes ({probed}); lower `share` or probe more tasks"
+                )
+        judge = self.roles.of(EDGE_JUDGE)
+        self._knowledge = await learn(self.environment, observed=self.observed, judge=judge)
+        split = training_split(self.environment)
+        for number, task in enumerate(islice(self.environment.tasks(split), self.observed)):
+            whole = whole_world(task)
+            async with await Trial.open(self.environment, whole, seed=self.seed) as trial:
+                names = tuple(tool.name for tool in self._knowledge.usable(trial.tools))
+            episode = Episode(task=whole, steps=self._knowledge.episodes[number])
+            self._episodes.setdefault(names, []).append(episode)
+
+    async def graph_of(self, tools: Sequence[ToolSpec]) -> ApiGraph:
+        """The refined graph of a tool set for the failure set; made once for each."""
+        assert self._knowledge is not None
+        names = tuple(tool.name for tool in tools)
+        targets = names if self.random_choice or self.failure_set is None else self.failure_set.names
+        digest = self.failure_set.digest if self.failure_set is not None else ""
+        judged = "judged" if self._knowledge.judge is not None else ""
+        world = self.environment.name, self.environment.version, str(self.observed), str(self.seed)
+        key = (*world, digest, str(self.random_choice), judged, *names)
+        async with self._building:
+            if key not in _GRAPHS or judged:
+                episodes = self._episodes.get(names, [])
+                refiner = Refiner(
+                    environment=self.environment,
+                    tools=tuple(tools),
+                    links=await self._knowledge.graph_of(tools),
+                    worlds=[episode.task for episode in episodes],
+                    episodes=episodes,
+                    num_corpus=min(self.observed, NUM_CORPUS),
+                    seed=self.seed,
+                )
+                _GRAPHS[key] = await refiner.graph(targets, failures=digest)
+        return _GRAPHS[key]
+
+    async def plan(self, base: Task, rng: random.Random) -> Planned:
+        """See `Planner`."""
+        if self._knowledge is None:
+            await self.prepare([base])
+        assert self._knowledge is not None
+        whole = whole_world(base)
+        async with await Trial.open(self.environment, whole, seed=self.seed) as trial:
+            tools = self._knowledge.usable(trial.tools)
+        graph = await self.graph_of(tools)
+        if not graph.targets:
+            return given_up("no_failure_tool", f"none of {len(tools)} tools of this world")
+        maker = Maker(
+            environment=self.environment,
+            task=whole,
+            graph=graph,
+            pool=await make_pool(self.environment, base, num_corpus=min(self.observed, NUM_CORPUS)),
+            rng=rng,
+            seed=self.seed,
+            lenient=self.random_choice,
+        )
+        reasons: Counter[str] = Counter()
+        detail = ""
+        vain: set[str] = set()
+        for _ in range(DRAWS):
+            target = self._target([name for name in graph.targets if name not in vain], maker.rng)
+            try:
+                return await self._drawn(maker, target, base, whole)
+            except Unmade as reason:
+                reasons[reason.reason] += 1
+                detail = str(reason)
+                vain |= {target} if reason.reason == "no_call_works" else set()
+                if vain >= set(graph.targets):
+                    break
+        self.dropped += reasons
+        most = max(reasons, key=lambda reason: (reasons[reason], reason))
+        return given_up(most, detail)
+
+    async def _drawn(self, maker: Maker, target: str, base: Task, whole: Task) -> Planned:
+        """One chain, and the task that comes of it. Raises Unmade."""
+        graph = maker.graph
+        chain = await self._chain(maker, target)
+        if len(chain.calls) < self.min_calls:
+            raise Unmade("too_short", f"{len(chain.calls)} calls to {target}")
+        chain = await maker.with_forced(chain)
+        macro = await named(fold(chain, graph), chain, graph, self.roles.of(TOOL_MAKER.name))
+        written = await write_request(
+            macro, chain, graph, rng=maker.rng, chat=self.roles.of(QUERY_WRITER.name)
+        )
+        names = shown_tools(graph.tools, used=set(chain.names), most=self.max_tools, rng=maker.rng)
+        search = Search(
+            environment=self.environment,
+            task=whole,
+            graph=graph,
+            chain=chain,
+            macro=macro,
+            shown=[graph.specs[name] for name in names],
+            seed=self.seed,
+        )
+        found = await search.run()
+        if found.other:
+            raise Unmade("ambiguous_chain", " -> ".join(name for name, _ in found.other[0]))
+        turn = planned_turn(chain, macro, written, graph, rng=maker.rng).model_copy(update={"tools": names})
+        task = self._task(turn, base, whole, chain)
+        await self._check_accepted(task, found, turn.reply)
+        self.plans_made[task.task_id] = Plan(graph.failures, target, macro, chain.names, found)
+        return Planned(task=task, hints=("",))
+
+    def _target(self, targets: Sequence[str], rng: random.Random) -> str:
+        """A failure tool, the more likely the more often both failed at it."""
+        if self.random_choice or self.failure_set is None:
+            return rng.choice(targets)
+        weights = [self.failure_set.weight(name) for name in targets]
+        return rng.choices(targets, weights=weights)[0]
+
+    async def _chain(self, maker: Maker, target: str) -> Chain:
+        """The chain of a draw; with state prerequisites where the target does not work without them."""
+        if self.random_choice:
+            return await maker.make(draw_at_random(maker.graph, target, rng=maker.rng))
+        try:
+            return await maker.make(self._steps(maker, target, states=False))
+        except Unmade as reason:
+            if reason.reason != "no_call_works" or not _rests_on_state(maker.graph, target):
+                raise
+        return await maker.make(self._steps(maker, target, states=True))
+
+    def _steps(self, maker: Maker, target: str, *, states: bool) -> list[Step]:
+        return draw_steps(maker.graph, target, rng=maker.rng, max_calls=self.max_calls, states=states)
+
+    def _task(self, turn: PlannedTurn, base: Task, whole: Task, chain: Chain) -> Task:
+        tags = {"implicit_chain"} if len(chain.calls) > 1 else {"single_call"}
+        if chain.needed_for_state:
+            tags.add("state_prerequisite")
+        return blueprint_task(
+            Blueprint(base=whole, seed=self.seed, turns=(turn,)),
+            synthesizer=self.name,
+            template=f"{self.name}/{len(chain.calls)}_calls",
+            tags=sorted(tags),
+            parent=base,
+        )
+
+    async def _check_accepted(self, task: Task, found: Found, reply: str) -> None:
+        """Another way to the same end must be a success, or the task would punish who takes it."""
+        for calls in found.same[:_CHECKED]:
+            if not await accepted(self.environment, task, calls, reply):
+                raise Unmade("alternative_refused", " -> ".join(name for name, _ in calls))
+
+    async def further(
+        self, planned: Planned, *, done: Collection[str], failed: Collection[str]
+    ) -> AsyncIterator[Trajectory | Verdict]:
+        """The record of the plan: which failure set, target, macro tool, search, and how it was reasoned."""
+        assert planned.task is not None
+        yield planned_verdict(planned.task, self.plans_made[planned.task.task_id], filter_=self.name)
+
+
+def planned_turn(
+    chain: Chain, macro: Macro, written: Written, graph: ApiGraph, *, rng: random.Random
+) -> PlannedTurn:
+    """The one user turn of a chain: only its last call is asked for."""
+    inner = range(len(chain.calls) - 1)
+    turn = TurnCalls(chain.calls, graph.tools, chain.history, inner)
+    target = chain.target
+    cells = answer_cells(target.executed.result.text) if macro.question else ()
+    reply = phrase_closing(turn, rng=rng, must_say=cells)
+    told = cells if macro.question else values_to_say([target.executed], reply)
+    return PlannedTurn(
+        text=written.text,
+        text_by=written.by,
+        calls=tuple(
+            planned_call(call, mentioned=call is target and not call.question, named=_named(chain.calls))
+            for call in chain.calls
+        ),
+        reply=reply,
+        must_say=tuple(dict.fromkeys(told)),
+        state=chain.state,
+    )
+
+
+class _named:
+    """How an earlier answer is named: "flights#1:F#"."""
+
+    def __init__(self, calls: Sequence[GroundedCall]) -> None:
+        self.names = [call.executed.call.name for call in calls]
+
+    def __call__(self, port: OutputPort) -> str:
+        number = self.names[: port.call + 1].count(self.names[port.call])
+        return f"{self.names[port.call]}#{number}:{port.path}"
+
+
+def _rests_on_state(graph: ApiGraph, target: str) -> bool:
+    return any(
+        one.need is Need.STATE
+        for name in (target, *graph.ancestors(target))
+        for one in graph.prerequisites
+        if one.target == name
+    )
