@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -170,6 +171,19 @@ class SamplingAuthor:
         """Every segment that holds sampled tokens; a lone prompt where nothing was ever sampled."""
         builders = [*self._closed, *([self._builder] if self._builder else [])]
         return tuple(builder.build() for builder in builders if builder.logprobs or len(builders) == 1)
+
+    def fork(self, draw: Draw) -> SamplingAuthor:
+        """The same author at the same place, whose next turns are drawn as `draw` says."""
+        twin = copy.copy(self)
+        twin.draw, twin._closed = draw, list(self._closed)
+        twin._builder = self._builder.copy() if self._builder else None
+        return twin
+
+    @property
+    def logprobs(self) -> list[float]:
+        """Of every token sampled so far, summaries included, in order."""
+        builders = [*self._closed, *([self._builder] if self._builder else [])]
+        return [value for builder in builders for value in builder.logprobs]
 
     async def _sample(self, prompt: Sequence[int], limit: int) -> Completion:
         """One completion of at most `limit` tokens, charged."""

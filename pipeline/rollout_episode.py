@@ -116,15 +116,21 @@ class Episode:
 
     async def _play(self) -> EpisodeEnd:
         try:
-            opening = self.environment.open(self.task, seed=self.identity.seed)
-            self._session = await self._held(Blame.TOOL, opening, self.settings.deadlines.open)
-            self.tools = self._session.tools
-            self.author.begin(self.turns, self.tools)
+            await self._begin()
             step: Step = self._generate
             while True:
                 step = await step()
         except EpisodeEnd as end:
             return end
+
+    async def _begin(self) -> None:
+        self._session = await self._opened()
+        self.tools = self._session.tools
+        self.author.begin(self.turns, self.tools)
+
+    async def _opened(self) -> Session:
+        opening = self.environment.open(self.task, seed=self.identity.seed)
+        return await self._held(Blame.TOOL, opening, self.settings.deadlines.open)
 
     async def _generate(self) -> Step:
         started, clock = time.time(), time.perf_counter()

@@ -6,6 +6,7 @@ encoded only for what the world says. Not covered: when to sample or stop (`pipe
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -41,6 +42,16 @@ class SegmentBuilder:
         start = len(self.token_ids)
         self.token_ids.extend(rendered.token_ids)
         self.spans.extend(Span(start + span.start, start + span.end, *span[2:]) for span in rendered.spans)
+
+    def copy(self) -> SegmentBuilder:
+        """The same stream, to be grown in another way."""
+        twin = copy.copy(self)
+        twin.token_ids, twin.spans, twin.logprobs = (
+            list(self.token_ids),
+            list(self.spans),
+            list(self.logprobs),
+        )
+        return twin
 
     def build(self) -> Segment:
         """The finished segment."""

@@ -31,7 +31,7 @@ from rl.models import checkpoint_digest
 from rl.optimizer import make_optimizer
 from rl.results import StepMetrics, TrainResult, finish, finished_result
 from rl.rows import Row, drop_overlong, grpo_rows
-from rl.selection import SelectionReport, select_rollouts, varied_groups
+from rl.selection import select_batch
 from rl.weights import copy_sidecars, model_digest, save_adapter, save_weights
 
 
@@ -53,7 +53,7 @@ def train_grpo(
     source.check(config)
     identity = {
         "stage": "grpo",
-        "config": _identity(config),
+        "config": config.identity(),
         "model": checkpoint_digest(model_dir),
         "source": f"{type(source).__name__} {source.identity()}",
     }
@@ -148,7 +148,14 @@ class _Run:
         started = time.perf_counter()
         names = list(dict.fromkeys(prompts))
         trajectories = self.source.collect(names, batch=self.batch, config=self.config)
-        selected, selection = self.select(trajectories)
+        selected, selection = select_batch(
+            trajectories,
+            self.config.selection,
+            keep=self.config.group_size,
+            seed=f"{self.config.seed}/{self.batch}",
+            share=self.config.group_share,
+            value=self.value,
+        )
         self.batch += 1
         rows, report = self.prepare(selected)
         report.describe(trajectories, self.value)
@@ -175,17 +182,6 @@ class _Run:
     def value(self) -> Callable[[Trajectory], float | None]:
         """What a trajectory is rewarded with."""
         return self.source.chosen.value if self.source.chosen else verified_total
-
-    def select(self, trajectories: Sequence[Trajectory]) -> tuple[list[Trajectory], dict[str, float]]:
-        """What of a batch is trained on, and what the selection did; {} where none is set."""
-        config, selected, report = self.config, list(trajectories), SelectionReport()
-        if config.selection is None and config.group_share == 1.0:
-            return selected, {}
-        if config.selection is not None:
-            seed = f"{config.seed}/{self.batch}"
-            selected, report = select_rollouts(selected, config.selection, keep=config.group_size, seed=seed)
-        selected, report.left_out_groups = varied_groups(selected, config.group_share, self.value)
-        return selected, report.parts()
 
     def prepare(self, trajectories: Sequence[Trajectory]) -> tuple[list[Row], AdvantageReport]:
         """Rows with advantages; failed rollouts are out before anything is centred. Audits the masks."""
@@ -387,17 +383,3 @@ def _quiet_trl() -> Iterator[None]:
         for category in (FutureWarning, DeprecationWarning, UserWarning):
             warnings.simplefilter("ignore", category)
         yield
-
-
-_NOT_SEMANTIC = ("checkpoint_every", "tokens_per_pass", "share_prefixes", "max_in_flight")
-"""Settings that change how the work is done, not what comes out (but for rounding)."""
-
-
-_OPTIONAL = ("selection", "group_share")
-"""Settings that change nothing where they are not set, and are then no part of a run's identity."""
-
-
-def _identity(config: GrpoConfig) -> dict[str, Any]:
-    default = asdict(GrpoConfig())
-    unset = {name for name in _OPTIONAL if getattr(config, name) == default[name]}
-    return {name: value for name, value in asdict(config).items() if name not in {*_NOT_SEMANTIC, *unset}}

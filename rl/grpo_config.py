@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
+from typing import Any
 
 from data.errors import ConfigError
 from pipeline.engines.base import Sampling
@@ -53,6 +54,12 @@ _MEMBERS: dict[str, type[StrEnum]] = {
     "precision": Precision,
     "push": PushKind,
 }
+
+
+_NOT_SEMANTIC = ("checkpoint_every", "tokens_per_pass", "share_prefixes", "max_in_flight")
+"""Settings that change how the work is done, not what comes out (but for rounding)."""
+_OPTIONAL = ("selection", "group_share")
+"""Settings that change nothing where they are not set, and are then no part of a run's identity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +166,11 @@ class GrpoConfig:
     def num_rollouts(self) -> int:
         """Rollouts made per task."""
         return self.group_size * (self.selection.oversample if self.selection else 1)
+
+    def identity(self) -> dict[str, Any]:
+        """What makes two runs the same work, as plain values."""
+        unset = {f.name for f in fields(self) if f.name in _OPTIONAL and getattr(self, f.name) == f.default}
+        return {name: value for name, value in asdict(self).items() if name not in {*_NOT_SEMANTIC, *unset}}
 
     def check_sampling(self, sampling: Sampling) -> None:
         """ConfigError unless what `sampling` draws from can be trained on."""

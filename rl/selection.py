@@ -175,6 +175,27 @@ def select_rollouts(
     return selected, report
 
 
+def select_batch(
+    trajectories: Sequence[Trajectory],
+    settings: SelectionSettings | None,
+    *,
+    keep: int,
+    seed: str,
+    share: float,
+    value: Callable[[Trajectory], float | None],
+) -> tuple[list[Trajectory], dict[str, float]]:
+    """What of a batch is trained on: `select_rollouts`, then `varied_groups`; and the figures of what was
+    done, {} where nothing was.
+    """
+    selected, report = list(trajectories), SelectionReport()
+    if settings is None and share == 1.0:
+        return selected, {}
+    if settings is not None:
+        selected, report = select_rollouts(selected, settings, keep=keep, seed=seed)
+    selected, report.left_out_groups = varied_groups(selected, share, value)
+    return selected, report.parts()
+
+
 def varied_groups(
     trajectories: Sequence[Trajectory], share: float, value: Callable[[Trajectory], float | None]
 ) -> tuple[list[Trajectory], list[str]]:

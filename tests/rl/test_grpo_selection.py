@@ -13,7 +13,7 @@ from data.trajectories import Termination
 from pipeline.engines.base import Sampling
 from pipeline.renderers.load import load_renderer
 from pipeline.rollout import RolloutSettings
-from rl.grpo import _identity, train_grpo
+from rl.grpo import train_grpo
 from rl.grpo_config import GrpoConfig
 from rl.grpo_sources import Online, Replay
 from rl.lm import Precision
@@ -91,6 +91,6 @@ def test_recipes_say_it_as_a_mapping_and_old_runs_keep_their_identity() -> None:
         GrpoConfig(selection={"keep": 1})  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="group_share"):
         GrpoConfig(group_share=0.0)
-    plain = _identity(GrpoConfig(precision=Precision.FLOAT32))
+    plain = GrpoConfig(precision=Precision.FLOAT32).identity()
     assert not {"selection", "group_share"} & set(plain) and len(plain) < len(asdict(GrpoConfig()))
-    assert _identity(config)["selection"]["oversample"] == 4
+    assert config.identity()["selection"]["oversample"] == 4
