@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Collection, Iterable, Iterator
 from dataclasses import replace
+from enum import StrEnum
 from typing import Protocol, TypeGuard
 
 from data.tasks import Task
@@ -22,6 +23,21 @@ Made = Task | Trajectory | Pair | Verdict
 def is_given_up(record: Made) -> TypeGuard[Verdict]:
     """Whether a record is the verdict on a plan that made no task: it names `<base task>/<number>`."""
     return isinstance(record, Verdict) and not record.keep and "/" in record.trajectory_id
+
+
+class Turned(StrEnum):
+    """What became of a finished episode: the reason of a kept verdict that hindsight gives on it."""
+
+    FAILURE_TURNED = "failure_turned"
+    """A failed one that made verified data."""
+    FAILURE_LEFT = "failure_left"
+    SUCCESS_TURNED = "success_turned"
+    SUCCESS_LEFT = "success_left"
+
+    @classmethod
+    def of(cls, *, success: bool, turned: bool) -> Turned:
+        """The reason."""
+        return cls(f"{'success' if success else 'failure'}_{'turned' if turned else 'left'}")
 
 
 class Synthesizer(Protocol):

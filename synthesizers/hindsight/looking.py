@@ -1,0 +1,183 @@
+"""Looking back at one episode: which goals it reached, and what becomes of each.
+
+Not covered: that the task made of a goal is solved by its calls in a fresh session (`synthesizer`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from data import canonical
+from data.messages import Role
+from data.tasks import Task
+from data.trajectories import Trajectory
+from pipeline.chat.base import Chat
+from pipeline.checks.typed_answers import AnswerKind, read_answer
+from pipeline.environments.base import Environment
+from pipeline.errors import EnvironmentFailure, StructuredReplyError
+from pipeline.memory.entries import plain
+from synthesizers.execution import Trial
+from synthesizers.grounding.calls import GroundedCall
+from synthesizers.grounding.evidence import ValuePool
+from synthesizers.hindsight.past import (
+    Past,
+    Reached,
+    bare_world,
+    reached_goals,
+    relived,
+    replays_as_it_was,
+    world_seed,
+)
+from synthesizers.hindsight.relabelling import NAME, Writing, relabelled
+from synthesizers.hindsight.roles import GOAL_LISTER, SUMMARISER, WORKFLOW_WRITER, Summary
+from synthesizers.hindsight.telling import listed_goals, summary_of, written_workflow
+from synthesizers.hindsight.trimming import trim
+from synthesizers.hindsight.workflows import abstracted, workflow_of
+from synthesizers.phrasing.back_translation import BACK_TRANSLATOR
+from synthesizers.planning import Planned, given_up
+
+
+class Found(NamedTuple):
+    """A goal that was looked at: its task or why there is none, and its words for a memory, "" for none."""
+
+    planned: Planned
+    goal: str = ""
+    workflow: str = ""
+    tools: tuple[str, ...] = ()
+    problem: str = ""
+    """Why a chat's workflow is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looking:
+    """How episodes are looked at; see `Hindsight` for the options."""
+
+    environment: Environment
+    chat_of: Callable[[str], Chat | None]
+    goals: int
+    max_calls: int
+    seed: int
+
+    async def back_at(
+        self, task: Task, episode: Trajectory, pool: ValuePool, seen: set[str]
+    ) -> tuple[list[Found], Found | None]:
+        """The goals of an episode of `task`; of a successful one also its own goal, for a memory.
+
+        `seen` are the goals of earlier episodes in the same world, to which these are added. Raises
+        EnvironmentFailure where the world breaks.
+        """
+        try:
+            opened = await Trial.open(self.environment, bare_world(task), seed=world_seed(task, episode))
+            async with opened as trial:
+                past = await relived(trial, episode)
+                if isinstance(past, Past):
+                    return await self._looked(past, task, episode, pool, seen)
+        except EnvironmentFailure as failure:
+            past = str(failure)
+            if not await replays_as_it_was(self.environment, task, episode):
+                raise
+            return [Found(given_up("needs_its_goal", past))], None
+        needs = await replays_as_it_was(self.environment, task, episode)
+        return [Found(given_up("needs_its_goal" if needs else "replay_differs", past))], None
+
+    async def _looked(
+        self, past: Past, task: Task, episode: Trajectory, pool: ValuePool, seen: set[str]
+    ) -> tuple[list[Found], Found | None]:
+        try:
+            summary = await summary_of(self.chat_of(SUMMARISER.name), past)
+            goals = await self._goals(past, summary)
+        except StructuredReplyError as error:
+            return [Found(given_up("invalid_reply", str(error)))], None
+        own = await self._own(past, episode, summary) if episode.success else None
+        found = []
+        for goal in goals:
+            found.append(await self._found(past, goal, task, episode, pool, seen, summary))
+        return found or [Found(given_up("nothing_reached"))], own
+
+    async def _goals(self, past: Past, summary: Summary | None) -> list[Reached]:
+        lister = self.chat_of(GOAL_LISTER.name)
+        if lister is None:
+            return reached_goals(past, most=self.goals)
+        return await listed_goals(lister, past, summary, most=self.goals)
+
+    async def _found(
+        self,
+        past: Past,
+        goal: Reached,
+        task: Task,
+        episode: Trajectory,
+        pool: ValuePool,
+        seen: set[str],
+        summary: Summary | None,
+    ) -> Found:
+        if not goal.targets:
+            return Found(given_up("abstained", goal.text))
+        trimmed = await trim(past, goal)
+        if trimmed is None:
+            return Found(given_up("not_reproduced"))
+        if len(trimmed.calls) > self.max_calls:
+            return Found(given_up("too_many_calls", str(len(trimmed.calls))))
+        key = canonical.digest([[c.executed.call.name, c.executed.arguments()] for c in trimmed.calls])
+        if key in seen:
+            return Found(given_up("duplicate"))
+        seen.add(key)
+        writing = Writing(
+            tools=past.tools,
+            pool=pool,
+            state=past.trial.state,
+            rng=random.Random(f"{NAME}/{self.seed}/{task.task_id}/{key}"),
+            chat=self.chat_of(BACK_TRANSLATOR.name),
+        )
+        planned = await relabelled(
+            trimmed.calls,
+            trimmed.targets,
+            task,
+            writing,
+            seed=world_seed(task, episode),
+            old=asked_in(episode),
+        )
+        if planned.task is None:
+            return Found(planned)
+        text = goal.text or planned.task.prompt[-1].text
+        return await self._described(planned, text, trimmed.calls, summary)
+
+    async def _own(self, past: Past, episode: Trajectory, summary: Summary | None) -> Found:
+        """The goal that a successful episode had, and all that it did for it."""
+        calls = [GroundedCall(*call) for call in zip(past.executed, past.sources, strict=True)]
+        return await self._described(
+            Planned(), asked_in(episode).replace("\n", " "), calls, summary, end=_typed_end(episode)
+        )
+
+    async def _described(
+        self,
+        planned: Planned,
+        goal: str,
+        calls: Sequence[GroundedCall],
+        summary: Summary | None,
+        end: str = "",
+    ) -> Found:
+        """With goal and workflow in words that hold for other values."""
+        writer, problem = self.chat_of(WORKFLOW_WRITER.name), ""
+        workflow = "; ".join(filter(None, (workflow_of(calls), end)))
+        if writer is not None:
+            try:
+                executed = [call.executed for call in calls]
+                workflow = abstracted(await written_workflow(writer, goal, executed, summary), calls)
+            except StructuredReplyError as error:
+                problem, workflow = str(error), ""
+        tools = tuple(dict.fromkeys(call.executed.call.name for call in calls))
+        return Found(planned, abstracted(plain(goal), calls), workflow, tools, problem)
+
+
+def _typed_end(episode: Trajectory) -> str:
+    """What a success said at last where it had to be typed: it is a step as well."""
+    said = episode.turns[-1].text if episode.turns[-1].role is Role.ASSISTANT else ""
+    return f"say {said}" if read_answer(said).kind in (AnswerKind.ASK, AnswerKind.REFUSE) else ""
+
+
+def asked_in(episode: Trajectory) -> str:
+    """All that the user said in an episode."""
+    return "\n".join(turn.text for turn in episode.turns if turn.role is Role.USER)
