@@ -18,6 +18,7 @@ from data.messages import Record
 from data.store import Store
 from pipeline.chat.core import LEDGER, ChatLedger
 from pipeline.reporting.content import ReasonCount, Table, ranked
+from synthesizers.base import Turned
 from synthesizers.graph.build import build_graph
 from synthesizers.graph.dependency import SignatureGraph
 from synthesizers.graph.signatures import signatures_of
@@ -73,6 +74,10 @@ class SynthesizerSurvey(Record):
     provenance_default: float | None
     text_by_program: float | None
     """Share of planned user turns that no chat wrote."""
+    failures_read: int = 0
+    """Failed episodes of another synthesizer that were looked back at."""
+    failures_turned: int = 0
+    """Of these, those that made verified data which no other episode had made."""
 
 
 class Overlap(Record):
@@ -161,6 +166,7 @@ _FIELDS = {
     "provenance_output": "arguments from earlier output",
     "provenance_default": "arguments by default",
     "text_by_program": "user turns written without a chat",
+    "turned": "failures turned into verified data",
 }
 """Rows of the table in order, and what they are called."""
 _SHARES = (
@@ -172,6 +178,9 @@ _SHARES = (
 def _cell(row: SynthesizerSurvey, field: str) -> str:
     if field == "differing":
         return f"{row.turns_differing}/{row.turns_compared}" if row.turns_compared else "-"
+    if field == "turned":
+        share = row.failures_turned / row.failures_read if row.failures_read else 0.0
+        return f"{row.failures_turned}/{row.failures_read} ({share:.1%})" if row.failures_read else "-"
     value = getattr(row, field)
     if value is None:
         return "-"
@@ -230,6 +239,8 @@ def _row(
         provenance_output=_share(counts.provenance["output"], sources),
         provenance_default=_share(counts.provenance["default"], sources),
         text_by_program=_share(counts.written_by["program"], counts.turns_planned),
+        failures_read=counts.turned[Turned.FAILURE_TURNED] + counts.turned[Turned.FAILURE_LEFT],
+        failures_turned=counts.turned[Turned.FAILURE_TURNED],
     )
 
 

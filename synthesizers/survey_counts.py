@@ -20,7 +20,7 @@ from data.trajectories import Trajectory
 from data.verdicts import Verdict
 from pipeline.checks.attempts import Attempt, attempts
 from pipeline.environments.blueprint import Blueprint, PlannedTurn, is_blueprint, read_blueprint
-from synthesizers.base import is_given_up
+from synthesizers.base import Turned, is_given_up
 from synthesizers.graph.observations import Step, steps_of
 
 _RESULTS = 24
@@ -65,6 +65,8 @@ class Counts:
     replans: int = 0
     provenance: Counter[str] = field(default_factory=Counter)
     written_by: Counter[str] = field(default_factory=Counter)
+    turned: Counter[str] = field(default_factory=Counter)
+    """Finished episodes of another synthesizer, by what became of them (`Turned`)."""
 
     def add_plan(self, task: Task, blueprint: Blueprint) -> PlanNote:
         """Count a planned task."""
@@ -152,10 +154,13 @@ class Collected:
                 self.plans[task.task_id] = note
 
     def add_verdicts(self, verdicts: Iterable[Verdict], *, label: str) -> None:
-        """Count plans given up. A verdict on a trajectory is a filter's and says nothing of plans."""
+        """Count plans given up, and episodes that were looked back at. Another verdict on a trajectory is a
+        filter's and says nothing of plans."""
         for verdict in verdicts:
             if is_given_up(verdict):
                 self.of(verdict.filter + label).add_verdict(verdict)
+            elif verdict.reason in list(Turned):
+                self.of(verdict.filter + label).turned[verdict.reason] += 1
 
     def add_trajectories(self, trajectories: Iterable[Trajectory], *, label: str) -> None:
         """Count trajectories, failures included, and keep their tools and some results."""

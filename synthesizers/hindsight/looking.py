@@ -59,6 +59,8 @@ class Looking:
     chat_of: Callable[[str], Chat | None]
     goals: int
     max_calls: int
+    own: bool
+    """Whether a success's own goal is described, too: AWM remembers those, and asks with their request."""
     seed: int
 
     async def back_at(
@@ -91,7 +93,7 @@ class Looking:
             goals = await self._goals(past, summary)
         except StructuredReplyError as error:
             return [Found(given_up("invalid_reply", str(error)))], None
-        own = await self._own(past, episode, summary) if episode.success else None
+        own = await self._own(past, episode, summary) if self.own and episode.success else None
         found = []
         for goal in goals:
             found.append(await self._found(past, goal, task, episode, pool, seen, summary))

@@ -208,6 +208,7 @@ class Hindsight:
             chat_of=self.roles.of,
             goals=self.goals,
             max_calls=self.max_calls,
+            own=any(Kind(kind) is not Kind.ECHO for kind in self.memory),
             seed=self.seed,
         )
         found, own = await looking.back_at(task, episode, pool, seen)
