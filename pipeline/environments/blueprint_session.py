@@ -50,6 +50,7 @@ from pipeline.environments.blueprint import (
 )
 from pipeline.environments.end_state import state_digest
 from pipeline.environments.gold import Plan, PlannedGold
+from pipeline.environments.renamed import gold_of, open_task
 from pipeline.environments.wrapped import PassesOn, WrappedEnvironment
 
 
@@ -59,19 +60,20 @@ def with_blueprints(environment: Environment) -> BlueprintEnvironment:
 
 
 class BlueprintEnvironment(WrappedEnvironment):
-    """The same tasks, gold, verifier and version; and tasks made from blueprints, of which it lists none."""
+    """The same tasks, gold, verifier and version; and tasks made from blueprints or renamed, none listed."""
 
     async def open(self, task: Task, *, seed: int = 0) -> Session:
         """The inner session; around it the blueprint's, where the task has one."""
         if not is_blueprint(task):
-            return await self.inner.open(task, seed=seed)
+            return await open_task(self.inner, task, seed=seed)
         blueprint = read_blueprint(task)
-        return BlueprintSession(await self.inner.open(blueprint.base, seed=blueprint.seed), task, blueprint)
+        base = await open_task(self.inner, blueprint.base, seed=blueprint.seed)
+        return BlueprintSession(base, task, blueprint)
 
     def gold(self, task: Task) -> GoldScript:
         """The plan's own calls and replies, or the inner environment's gold."""
         if not is_blueprint(task):
-            return self.inner.gold(task)
+            return gold_of(self.inner, task)
         return PlannedGold(_plan(read_blueprint(task)))
 
 

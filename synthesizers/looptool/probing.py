@@ -91,7 +91,7 @@ async def probe(
     where `give_up_after` probes in a row broke; ConfigError for inline worlds.
     """
     if getattr(environment, "inline", None) is not None:
-        raise ConfigError(f"{environment.name} writes calls inline: such dialogues have no step samples")
+        raise ConfigError(f"{environment.name} writes calls inline, and probing reads chat turns only")
     sampling = sampling or Sampling()
     prober = _Prober(
         engine=engine,

@@ -4,12 +4,11 @@ A trajectory is cut into steps by its spans, so a context is exactly what was sh
 step are turns of weight 0, turns without words or calls, calls that did not parse, and calls that their tool
 answered with an error: by status, never by the word "error" in an answer (LoopTool's code goes by the word).
 Also whether a written turn matches its label is decided here: calls as a multiset, words by their typed
-answer. Not covered: inline dialogues, whose turns are generated in several pieces (ConfigError).
+answer. Not covered: who is right where they differ.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
@@ -20,7 +19,6 @@ from pipeline.checks.matching import made_calls, same_calls
 from pipeline.checks.typed_answers import AnswerKind, read_answer
 from pipeline.environments.blueprint import Expects, is_blueprint, read_blueprint
 from pipeline.environments.blueprint_session import reply_fits
-from pipeline.errors import ConfigError
 
 
 class StepSample(NamedTuple):
@@ -60,10 +58,7 @@ def trained_at(turns: Sequence[Turn], places: Collection[int]) -> tuple[Turn, ..
 
 
 def step_samples(trajectory: Trajectory) -> Iterator[StepSample]:
-    """The steps of a successful trajectory in order; none of any other one.
-
-    Raises ConfigError for an inline dialogue.
-    """
+    """The steps of a successful trajectory in order; none of any other one."""
     if not trajectory.success:
         return
     failed = {
@@ -72,15 +67,10 @@ def step_samples(trajectory: Trajectory) -> Iterator[StepSample]:
         if turn.result is not None and turn.result.status is not ToolStatus.OK
     }
     for segment in trajectory.segments:
-        spans = [span for span in segment.spans if span.kind is SpanKind.GENERATED]
-        pieces = Counter(span.turn for span in spans)
-        for span in spans:
+        for span in segment.spans:
+            if span.kind is not SpanKind.GENERATED:
+                continue
             turn = trajectory.turns[span.turn]
-            if pieces[span.turn] > 1:
-                raise ConfigError(
-                    f"turn {span.turn} of trajectory {trajectory.trajectory_id} was generated in "
-                    f"{pieces[span.turn]} pieces: inline dialogues have no step samples; use chat mode"
-                )
             if _is_step(turn, failed):
                 yield StepSample(trajectory, span.turn, segment.token_ids[: span.start], segment.tools)
 

@@ -1,0 +1,333 @@
+"""Error-driven expansion (EDDE): k new samples for every step that the model does not master.
+
+Each is of one of four kinds, drawn with the released code's weights, by a program (`varying`) or a chat
+(`writing`), and passes two gates: its gold, executed in a fresh session, scores 1 with calls that all fit
+their schemas (a boolean is no integer); and it is no duplicate of a seed or of another sample. What does not
+pass is a verdict with its reason. The task's parent is the seed's task, the trajectory's the seed's. A
+function of seed, repairs and replies, whatever runs at the same time. Not covered: how much of it a round
+trains on (`rounds`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from data import canonical
+from data.errors import ConfigError
+from data.messages import Role
+from data.tasks import Task
+from data.trajectories import Trajectory
+from data.verdicts import Verdict
+from pipeline.chat.base import Chat
+from pipeline.engines.base import Engine, Sampling
+from pipeline.environments.base import Environment
+from pipeline.environments.blueprint import is_blueprint, read_blueprint
+from pipeline.errors import EnvironmentFailure
+from pipeline.renderers.base import Renderer
+from pipeline.rollout_settings import RolloutSettings
+from synthesizers.base import Made
+from synthesizers.demonstration import Demonstration
+from synthesizers.looptool.agreement import AgreementSampling
+from synthesizers.looptool.probing import LoadTask
+from synthesizers.looptool.records import SYNTHESIZER, Part, Repair
+from synthesizers.looptool.repairing import Load
+from synthesizers.looptool.samples import step_samples
+from synthesizers.looptool.varying import Kind, Variants
+from synthesizers.looptool.writing import ErrorSeed, Writer
+from synthesizers.planning import Planned, given_up
+from synthesizers.worlds import plannable
+
+K = 4
+"""Samples per error seed. The paper: 4; its released code: 3."""
+WEIGHTS: Mapping[str, float] = {Kind.COMPLEXITY: 2, Kind.PERSONA: 2, Kind.INTERACTION: 2, Kind.DATA: 1}
+"""How often each kind is drawn for a chat to write. The released code: randint(0, 6) % 4."""
+PROGRAM_WEIGHTS: Mapping[str, float] = {
+    Kind.COMPLEXITY: 2,
+    Kind.PERSONA: 1,
+    Kind.INTERACTION: 2,
+    Kind.DATA: 2,
+}
+"""The same without a chat (ours): a program changes a manner by a few words only."""
+Teacher = Literal["gold", "agreement"]
+
+
+async def expand(
+    repairs: Iterable[Repair],
+    *,
+    load: Load,
+    load_task: LoadTask,
+    environment: Environment,
+    renderer: Renderer,
+    engine: Engine | None = None,
+    sampling: Sampling | None = None,
+    settings: RolloutSettings | None = None,
+    writer: Chat | None = None,
+    judge: Chat | None = None,
+    teacher: Teacher = "gold",
+    k: int = K,
+    weights: Mapping[str, float] | None = None,
+    used: Collection[str] = (),
+    seed: int = 0,
+    run_id: str = "",
+    max_in_flight: int = 8,
+    done: Collection[str] = (),
+    failed: Collection[str] = (),
+) -> AsyncGenerator[Made]:
+    """New tasks with their trajectories, and verdicts on what was given up (`<step id>/<number>`).
+
+    `used` are tasks that no variant may be. `done` and `failed` are those of a Synthesizer. Raises
+    ConfigError for a wrong option, EnvironmentFailure after the last one where the world broke some.
+    """
+    expander = Expander(
+        environment=environment,
+        renderer=renderer,
+        engine=engine,
+        sampling=sampling or Sampling(),
+        settings=settings or RolloutSettings(),
+        writer=writer,
+        judge=judge,
+        teacher=teacher,
+        k=k,
+        weights=weights or (WEIGHTS if writer is not None else PROGRAM_WEIGHTS),
+        seed=seed,
+        run_id=run_id,
+        max_in_flight=max_in_flight,
+    )
+    seeds = error_seeds(repairs, load=load, load_task=load_task)
+    async with aclosing(expander.expand(seeds, used=used, done=done, failed=failed)) as made:
+        async for record in made:
+            yield record
+
+
+def error_seeds(repairs: Iterable[Repair], *, load: Load, load_task: LoadTask) -> list[ErrorSeed]:
+    """The error seeds among repairs, by step id. ConfigError where a trajectory or task is not there."""
+    found = []
+    for repair in sorted(repairs, key=lambda each: (each.trajectory_id, each.turn)):
+        if not repair.is_error_seed:
+            continue
+        row = load(repair.trajectory_id)
+        task = load_task(row.task_id) if row is not None else None
+        if row is None or task is None:
+            missing = "trajectory" if row is None else "task"
+            raise ConfigError(f"the {missing} of step {repair.step_id} is not in the store; probe again")
+        tools = next((step.tools for step in step_samples(row) if step.turn == repair.turn), ())
+        found.append(ErrorSeed(repair, row, task, tools))
+    return found
+
+
+class _Slot(NamedTuple):
+    """One sample to be made."""
+
+    seed: ErrorSeed
+    number: int
+    kind: Kind
+
+    @property
+    def name(self) -> str:
+        """`<step id>/<number>`: what a verdict on it names."""
+        return f"{self.seed.repair.step_id}/{self.number}"
+
+
+@dataclass(kw_only=True)
+class Expander:
+    """Makes samples for error seeds; see the module docstring."""
+
+    environment: Environment
+    renderer: Renderer
+    engine: Engine | None = None
+    sampling: Sampling = field(default_factory=Sampling)
+    settings: RolloutSettings = field(default_factory=RolloutSettings)
+    writer: Chat | None = None
+    judge: Chat | None = None
+    teacher: Teacher = "gold"
+    k: int = K
+    weights: Mapping[str, float]
+    seed: int = 0
+    run_id: str = ""
+    max_in_flight: int = 8
+
+    def __post_init__(self) -> None:
+        check_weights(self.weights)
+        if self.k < 0 or self.max_in_flight < 1:
+            raise ConfigError(f"k is at least 0, max_in_flight 1, got {self.k} and {self.max_in_flight}")
+        if self.teacher not in ("gold", "agreement"):
+            raise ConfigError(f"teacher is gold or agreement, got {self.teacher!r}")
+        if self.teacher == "agreement" and self.engine is None:
+            raise ConfigError("teacher agreement needs an engine")
+        self.environment = plannable(self.environment)
+        self._variants = Variants(environment=self.environment, seed=self.seed)
+
+    async def expand(
+        self,
+        seeds: Sequence[ErrorSeed],
+        *,
+        used: Collection[str] = (),
+        done: Collection[str] = (),
+        failed: Collection[str] = (),
+    ) -> AsyncGenerator[Made]:
+        """See `expand`."""
+        taken = {*used, *(seed.task.task_id for seed in seeds)}
+        wordings = {wording(seed.task) for seed in seeds}
+        broken: list[EnvironmentFailure] = []
+        slots = [slot for seed in seeds for slot in self._slots(seed)]
+        for start in range(0, len(slots), self.max_in_flight):
+            batch = slots[start : start + self.max_in_flight]
+            plans = await asyncio.gather(*(self._plan(slot, taken) for slot in batch), return_exceptions=True)
+            for slot, outcome in zip(batch, plans, strict=True):
+                try:
+                    if isinstance(outcome, BaseException):
+                        raise outcome
+                    planned = outcome
+                    if planned is None:
+                        planned = await self._other_instance(slot, taken)
+                    records = self._gated(slot, planned, taken, wordings, done=done, failed=failed)
+                    async with aclosing(records) as made:
+                        async for record in made:
+                            yield record
+                except EnvironmentFailure as failure:
+                    broken.append(failure)
+        if broken:
+            raise EnvironmentFailure(
+                f"{len(broken)} samples were broken by the environment; the first: {broken[0]}. The same "
+                f"command tries again what is missing"
+            ) from broken[0]
+
+    def _slots(self, seed: ErrorSeed) -> Iterator[_Slot]:
+        rng = self._rng(seed.repair.step_id, "kinds")
+        kinds = [Kind(name) for name in self.weights]
+        drawn = rng.choices(kinds, list(self.weights.values()), k=self.k) if self.k else []
+        return (_Slot(seed, number, kind) for number, kind in enumerate(drawn))
+
+    def _rng(self, *of: object) -> random.Random:
+        return random.Random(canonical.digest("looptool", self.seed, *of))
+
+    async def _plan(self, slot: _Slot, taken: Collection[str]) -> Planned | None:
+        """The sample by whoever makes it; None where it is to be another task of the environment."""
+        rng = self._rng(slot.name)
+        if self.writer is not None:
+            writer = Writer(environment=self.environment, chat=self.writer, judge=self.judge, seed=self.seed)
+            return await writer.write(slot.kind, slot.seed, rng=rng)
+        if slot.kind is Kind.DATA:
+            return None
+        others = [kind for kind in Kind if kind not in (slot.kind, Kind.DATA)]
+        for kind in (slot.kind, *others):
+            task = await self._variants.of(kind, slot.seed.task, rng=rng, used=taken)
+            if task is not None:
+                return Planned(task=task, detail=kind)
+        return None
+
+    async def _other_instance(self, slot: _Slot, taken: set[str]) -> Planned:
+        """Another task of the environment, chosen in turn, so that no two seeds take the same."""
+        rng = self._rng(slot.name, "instance")
+        task = await self._variants.of(Kind.DATA, slot.seed.task, rng=rng, used=taken)
+        return Planned(task=task, detail=Kind.DATA) if task is not None else given_up("no_variant", slot.kind)
+
+    async def _gated(
+        self,
+        slot: _Slot,
+        planned: Planned,
+        taken: set[str],
+        wordings: set[str],
+        *,
+        done: Collection[str],
+        failed: Collection[str],
+    ) -> AsyncGenerator[Made]:
+        """The task and its trajectories, or the verdict on what did not pass."""
+        task = planned.task
+        gold: Trajectory | None = None
+        if task is not None and (task.task_id in taken or wording(task) in wordings):
+            planned = given_up("duplicate", planned.detail)
+        elif task is not None:
+            gold = await self._demonstrated(task, failed=failed)
+            if not gold.success or not _fits_schemas(gold):
+                planned = given_up("gold_failed", f"{planned.detail or slot.kind}: {gold.reward}")
+        if planned.task is None or task is None or gold is None:
+            yield Verdict(
+                trajectory_id=slot.name,
+                filter=SYNTHESIZER,
+                keep=False,
+                reason=planned.reason,
+                detail=planned.detail,
+            )
+            return
+        taken.add(task.task_id)
+        wordings.add(wording(task))
+        yield task
+        kind = Kind(planned.detail or slot.kind)
+        if self.teacher == "gold":
+            if gold.trajectory_id not in done:
+                yield _marked(gold, slot, kind)
+            return
+        assert self.engine is not None
+        teacher = AgreementSampling(
+            environment=self.environment,
+            engine=self.engine,
+            renderer=self.renderer,
+            sampling=self.sampling,
+            settings=self.settings,
+            seed=self.seed,
+            run_id=self.run_id,
+            name=SYNTHESIZER,
+        )
+        async with aclosing(teacher.synthesize([task], done=done, failed=failed)) as taught:
+            async for trajectory in taught:
+                yield _marked(trajectory, slot, kind)
+
+    async def _demonstrated(self, task: Task, *, failed: Collection[str]) -> Trajectory:
+        """Gold's dialogue, whatever it scored. EnvironmentFailure where it could not be played."""
+        demonstration = Demonstration(
+            environment=self.environment,
+            renderer=self.renderer,
+            settings=self.settings,
+            seed=self.seed,
+            run_id=self.run_id,
+            name=SYNTHESIZER,
+        )
+        played: list[Trajectory] = []
+        try:
+            async with aclosing(demonstration.synthesize([task], failed=failed)) as made:
+                async for trajectory in made:
+                    played.append(trajectory)
+        except EnvironmentFailure:
+            if not played:
+                raise
+        if played[-1].success is None:
+            raise EnvironmentFailure(f"gold of {task.task_id} could not be played: {played[-1].error}")
+        return played[-1]
+
+
+def check_weights(weights: Mapping[str, float]) -> None:
+    """ConfigError where the weights of the kinds name another kind, or add up to nothing."""
+    kinds = [kind.value for kind in Kind]
+    unknown = [name for name in weights if name not in kinds]
+    if unknown or any(weight < 0 for weight in weights.values()) or not sum(weights.values()):
+        raise ConfigError(
+            f"weights of the kinds ({', '.join(kinds)}) are 0 or more and not all 0, got {dict(weights)}"
+        )
+
+
+def wording(task: Task) -> str:
+    """Equal for tasks that ask for the same in the same words with the same tools in the same world."""
+    texts = [turn.text for turn in task.prompt if turn.role is Role.USER]
+    if is_blueprint(task):
+        texts = [turn.text for turn in read_blueprint(task).turns]
+    said = " ".join(" ".join(texts).casefold().split())
+    return canonical.digest(said, sorted(task.tools or ()), task.state)
+
+
+def _fits_schemas(gold: Trajectory) -> bool:
+    """Whether all of gold's calls were executed as calls of the tools shown."""
+    return all(call.ok for turn in gold.turns for call in turn.tool_calls)
+
+
+def _marked(trajectory: Trajectory, slot: _Slot, kind: Kind) -> Trajectory:
+    changed = {
+        "parents": (slot.seed.trajectory.trajectory_id,),
+        "labels": (*trajectory.labels, Part.EXPANSION.mark, f"looptool:{kind}"),
+    }
+    return trajectory.model_copy(update=changed)
