@@ -15,7 +15,7 @@ from typing import NoReturn
 import typer
 
 from data.errors import TrajsmithError
-from flows.commands import gateway, inspect, make, serve, show
+from flows.commands import gateway, inspect, loop, make, serve, show
 
 app = typer.Typer(
     name="trajsmith",
@@ -47,6 +47,7 @@ app.command("audit")(show.audit)
 app.command("doctor")(inspect.doctor)
 app.command("demo")(make.demo)
 app.command("prove")(make.prove)
+app.command("loop")(loop.loop)
 
 
 NO_TELEMETRY = {

@@ -50,12 +50,13 @@ async def curate(
     environment: Environment,
     renderer: Renderer,
     policy_name: str,
+    may_be_empty: bool = False,
     say: Say = silent,
 ) -> Curation:
     """Judge every trajectory of the section's synthesizers, write verdicts and `curated/`.
 
     `policy_name` measures difficulty where the recipe names no policy. Raises ConfigError where nothing is
-    left: training on nothing is never what was meant.
+    left, unless it `may_be_empty`: training on nothing is never what was meant.
     """
     pool = Replay(lambda: _pool(store, section))
     lengths = await _gold_lengths(store, section, environment, renderer)
@@ -76,7 +77,7 @@ async def curate(
     seen = funnel.rows()[0].seen if filters else kept
     result = Curation(seen=seen, kept=kept, funnel=funnel.rows(), mix=mix)
     say(f"curated {result.kept} of {result.seen} trajectories")
-    if not result.kept:
+    if not result.kept and not may_be_empty:
         reasons = "; ".join(f"{row.name}: {row.reasons[0].reason}" for row in result.funnel if row.reasons)
         raise ConfigError(f"curation kept none of {result.seen} trajectories ({reasons}); loosen the filters")
     return result

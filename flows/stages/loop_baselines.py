@@ -7,7 +7,7 @@ of its own, and takes the same steps on all its successes so far. Both pass the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from data.store import Store
 from data.trajectories import Trajectory
@@ -65,7 +65,9 @@ async def seeds(work: LoopWork, number: int, *, teacher: Kept) -> list[Trajector
     made = made_by(section, store=work.store, environment=work.environment)
     good = [row for row in made if row.success]
     if not good:
-        raise ConfigError(f"loop.seeds: none of {len(made)} trajectories succeeded; see {work.store.root}/verdicts")
+        raise ConfigError(
+            f"loop.seeds: none of {len(made)} trajectories succeeded; see {work.store.root}/verdicts"
+        )
     return good
 
 
@@ -175,6 +177,7 @@ async def _sample(work: LoopWork, store: Store, *, first: int, budget: int, say:
 def _first_task(work: LoopWork, number: int) -> int:
     """Number of the first train task of a round's rollouts: after all seeds and the arm's earlier rounds."""
     section = work.recipe.loop
+    # Behind the seeds of all rounds there can be: half as many each time are less than twice the first.
     first = section.seeds.skip + section.seeds.tasks + 3 * section.fresh
     for earlier in range(1, number):
         with Store.open(work.place(earlier, SAMPLING)) as store:

@@ -8,10 +8,10 @@ from the model kept so far, the optimizer starts anew. Not covered: what an arm'
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from data import faults
 from data.files import write_atomically
@@ -38,6 +38,9 @@ from pipeline.errors import ConfigError
 from pipeline.reporting.content import ReasonCount
 from rl.results import TrainResult, finished_result
 from rl.rows import sft_rows
+
+if TYPE_CHECKING:
+    from rl.sft import SftConfig
 
 ARROWS = ("probe", "repair", "expand", "curate", "sample", "train", "evaluate")
 POINTS = tuple(f"loop.{arrow}.{when}" for arrow in ARROWS for when in ("before", "worked", "after"))
@@ -175,10 +178,12 @@ async def train_and_judge(
     out = store.root / MODEL
 
     async def train() -> dict[str, int]:
-        trained = _train(work, list(rows()), start=kept.model_dir, out=out, steps=steps, say=say)
+        data, stops = list(rows()), work.policy.renderer.stop_token_ids
+        config = _config(work.recipe, number, data, steps=steps)
+        trained = _train(data, config, start=kept.model_dir, out=out, stops=stops, say=say)
         return {"steps": trained.steps, "row_tokens": trained.row_tokens}
 
-    config = {"settings": work.recipe.sft.settings, "steps": steps, "tokens": work.recipe.loop.train_tokens}
+    config = {**_settings(work.recipe, number), "steps": steps, "tokens": work.recipe.loop.train_tokens}
     inputs = {"data": data_key, "weights": kept.weights}
     key = await arrow(store, "train", train, config=config, inputs=inputs, say=say)
     trained = finished_result(out, {})
@@ -245,22 +250,40 @@ async def _judge(work: LoopWork, before: Evaluation | None, after: Evaluation) -
     return gate(was, now, await work.capabilities(), work.recipe.loop.gate)
 
 
-def _train(
-    work: LoopWork, rows: Sequence[Trajectory], *, start: Path, out: Path, steps: int, say: Say
-) -> TrainResult:
-    """Supervised training of `rows` from the model in `start`; blocks, and resumes from its checkpoints."""
-    from rl.sft import SftConfig, train_sft
+def _settings(recipe: Recipe, number: int) -> dict[str, Any]:
+    """The trainer's settings in a round; round 0 is the start model's."""
+    return recipe.sft.settings | (recipe.loop.settings if number else {})
 
-    config = settings_of(SftConfig, work.recipe.sft.settings, "sft.settings")
+
+def _config(recipe: Recipe, number: int, data: Sequence[Trajectory], *, steps: int) -> SftConfig:
+    """Exactly `steps`; without a number the epochs over the data, in a round as long as its tokens last."""
+    from rl.sft import SftConfig
+
+    config: SftConfig = settings_of(SftConfig, _settings(recipe, number), "sft.settings and loop.settings")
     if steps:
-        config = replace(config, epochs=steps, max_steps=steps)  # an epoch holds a step at least
-    elif work.recipe.loop.train_tokens:
-        config = within(config, sft_rows(rows), work.recipe.loop.train_tokens)
+        return replace(config, epochs=steps, max_steps=steps)  # an epoch holds a step at least
+    rows, most = sft_rows(data), recipe.loop.train_tokens if number else 0
+    all_of_it = config.epochs * sum(len(row.token_ids) for row in rows)
+    return within(config, rows, most) if 0 < most < all_of_it else config
+
+
+def _train(
+    data: Sequence[Trajectory],
+    config: SftConfig,
+    *,
+    start: Path,
+    out: Path,
+    stops: Collection[int],
+    say: Say,
+) -> TrainResult:
+    """Supervised training from the model in `start`; blocks, and resumes from its checkpoints."""
+    from rl.sft import train_sft
+
     return train_sft(
-        rows,
+        data,
         model_dir=start,
         out_dir=out,
         config=config,
-        stop_token_ids=work.policy.renderer.stop_token_ids,
+        stop_token_ids=stops,
         on_progress=lambda step: say(f"train step {step.step}/{step.total_steps}: loss {step.loss:.3f}"),
     )

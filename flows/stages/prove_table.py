@@ -18,8 +18,8 @@ from pipeline.errors import ConfigError
 
 Rows = Sequence[dict[str, Any]]
 _ORDER = (
-    *("base", "sft", "sft_same", "sft_fresh", "rft", "grpo"),
-    *("demonstration", "rejection_sampling", "director_actor", "magnet", "astra_chains"),
+    *("base", "sft", "sft_same", "sft_fresh", "rft", "grpo", "start", "static"),
+    *("demonstration", "rejection_sampling", "director_actor", "magnet", "astra_chains", "looptool"),
 )
 
 
@@ -40,14 +40,19 @@ class Cell(NamedTuple):
 
 def markdown_table(results: Path) -> str:
     """Markdown of what the arms cost and of every evaluation. ConfigError where there are no rows."""
-    paths = sorted(results.glob("seed-*.json"))
-    if not paths:
-        raise ConfigError(f"{results} holds no seed-*.json; run `trajsmith prove --seed 0` first")
-    rows = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    rows = load_rows(results, verb="prove")
     head = f"Model: {rows[0]['model']}. Seeds: {', '.join(str(row['seed']) for row in rows)}."
     parts = [head, f"### {rows[0]['environment']}", _cost_table(rows)]
-    parts += [_table(rows, index) for index in range(len(rows[0]["arms"]["base"]["evaluations"]))]
+    parts += [_table(rows, index) for index in range(len(_first_arm(rows)["evaluations"]))]
     return "\n\n".join(parts) + "\n"
+
+
+def load_rows(results: Path, *, verb: str) -> Rows:
+    """The rows of all repetitions. ConfigError where there are none, naming the verb that makes them."""
+    paths = sorted(results.glob("seed-*.json"))
+    if not paths:
+        raise ConfigError(f"{results} holds no seed-*.json; run `trajsmith {verb} --seed 0` first")
+    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
 
 
 def _table(rows: Rows, index: int) -> str:
@@ -74,7 +79,7 @@ def _table(rows: Rows, index: int) -> str:
 
 
 def _title(rows: Rows, index: int, common: set[Key], left_out: int) -> str:
-    example = rows[0]["arms"]["base"]["evaluations"][index]
+    example = _first_arm(rows)["evaluations"][index]
     tasks, templates = len({key.task for key in common}), len({key.template for key in common})
     name = f"**{example['split']}, temperature {example['temperature']:g}**"
     title = f"{name}: {tasks} tasks of {templates} template{'s' if templates > 1 else ''}"
@@ -102,6 +107,11 @@ def _cost_table(rows: Rows) -> str:
             f"| {row_tokens + sampled:,.0f} | {seconds:,.0f} |"
         )
     return "\n".join(lines)
+
+
+def _first_arm(rows: Rows) -> dict[str, Any]:
+    arm: dict[str, Any] = rows[0]["arms"][next(_arms(rows))]
+    return arm
 
 
 def _arms(rows: Rows) -> Iterator[str]:

@@ -194,8 +194,14 @@ class LoopSection(Section):
     """Options of `synthesizers.looptool.expansion`."""
     compose: dict[str, Any] = {}
     """Options of `synthesizers.looptool.rounds`."""
+    chat: Any = None
+    """Who plays every role of repair and expansion that `chats` does not name; None = execution decides."""
+    chats: dict[str, Any] = {}
+    """Role (label_judge_1, label_judge_2, ..., sample_writer, sample_judge) to chat."""
     train_tokens: int = Field(default=0, ge=0, le=_MOST)
-    """Row tokens a round trains on; 0 = the epochs of `sft.settings` over its data."""
+    """Most row tokens a round trains on; 0 = the epochs of the settings over its data, however many."""
+    settings: dict[str, Any] = {}
+    """Fields of `rl.sft.SftConfig` that differ from `sft.settings` in the rounds of all arms."""
     dev: EvalSection = EvalSection(split="dev")
     """What is evaluated after every round, and all that the loop decides by."""
     gate: GateSection = GateSection()
@@ -286,6 +292,10 @@ def _refuse_held_out(recipe: Recipe, source: str) -> None:
         used["grpo.split"] = recipe.grpo.split
     if "loop" in recipe.model_fields_set:
         used |= {"loop.seeds.split": recipe.loop.seeds.split, "loop.dev.split": recipe.loop.dev.split}
+        if recipe.loop.dev.tasks_of:
+            raise ConfigError(
+                f"{source}: a loop is judged on its environment's own tasks; leave out loop.dev.tasks_of"
+            )
         if recipe.loop.dev.split == recipe.loop.seeds.split:
             raise ConfigError(
                 f"{source}: loop.dev.split and loop.seeds.split are both {recipe.loop.dev.split!r}; a loop "

@@ -16,6 +16,7 @@ from data.store import Store
 from flows.stages.curate import Curation
 from flows.stages.diagnose import EVALUATION, diagnose_run
 from flows.stages.evaluate import Evaluation, compare
+from flows.stages.loop_table import loop_curve, loop_tables, read_loop
 from flows.stages.run import versions
 from flows.stages.train import STAGES
 from pipeline.checks.stats import Comparison, holm
@@ -59,7 +60,7 @@ async def build_report(store: Store, *, model_label: str, surveyed: Survey) -> R
         else None
     )
     diagnosis, diagnosis_of = await diagnose_run(store)
-    recipe = store.recipe
+    recipe, loop = store.recipe, read_loop(store.root)
     facts = {
         "model": model_label,
         "environment": recipe["environment"]["name"],
@@ -72,11 +73,12 @@ async def build_report(store: Store, *, model_label: str, surveyed: Survey) -> R
         facts=tuple(Fact(name=name, value=value) for name, value in facts.items()),
         results=tuple(evaluation.row() for evaluation in evaluations),
         comparisons=tuple(comparisons(evaluations)),
-        curves=tuple(training_curves(store.root)),
+        curves=(*training_curves(store.root), *([loop_curve(loop)] if loop else [])),
         funnel=curation.funnel if curation else (),
         diagnosis=diagnosis,
         diagnosis_of=diagnosis_of,
         tables=(
+            *(loop_tables(loop) if loop else ()),
             *survey_tables(surveyed),
             *template_tables(evaluations),
             *(mix_tables(curation) if curation else ()),

@@ -58,10 +58,10 @@ def test_prefect_yaml_has_no_unknown_key_no_absolute_path_and_no_active_schedule
     assert unknown_keys(value) == []
     assert " /" not in text and "pull" not in value
     stems = {deployment["entrypoint"] for deployment in value["deployments"]}
-    names = ("synthesis", "curation", "training", "evaluation", "full_run")
+    names = ("synthesis", "curation", "training", "evaluation", "full_run", "loop")
     assert stems == {f"flows/{name}.py:{name}" for name in names}
     schedules = [schedule for deployment in value["deployments"] for schedule in deployment["schedules"]]
-    assert len(schedules) == 5 and not any(schedule["active"] for schedule in schedules)
+    assert len(schedules) == 6 and not any(schedule["active"] for schedule in schedules)
 
 
 def test_the_lint_sees_a_misspelt_key(repository: Path) -> None:
@@ -159,6 +159,19 @@ def test_a_wrong_recipe_fails_at_once(harness: None, tokenizer: Path, workplace:
     with pytest.raises(ConfigError, match="no synthesizer 'magic'"):
         asyncio.run(synthesis(path, Path("runs"), "rollouts", shards=1))
     assert not (workplace / "runs/small").exists(), "nothing is made of a wrong recipe"
+
+
+@leaves_sockets
+def test_the_loop_is_a_flow(harness: None, workplace: Path) -> None:
+    from flows.loop import loop
+    from tests.flows.test_loop import loop_recipe
+    from tests.tiny import make_tiny_model
+
+    model = make_tiny_model(workplace / "tiny")
+    path = write_recipe(workplace, loop_recipe(model, rounds=1, arms=[]))
+    asyncio.run(loop(path, Path("runs")))
+    assert (workplace / "runs" / "loop" / "loop.json").is_file()
+    assert "| 1 | looptool |" in artifacts()["loop-loop"]
 
 
 # --- deployments and a worker -------------------------------------------------------------------------------

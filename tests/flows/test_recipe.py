@@ -13,6 +13,7 @@ from flows.stages.prove_methods import METHODS
 from flows.stages.recipe import load_recipe, parse_recipe
 
 ROLES_RECIPE = DEMO_RECIPE.with_name("roles.yaml")
+LOOPS = (DEMO_RECIPE.with_name("loop.yaml"), DEMO_RECIPE.with_name("loop-sql.yaml"))
 SYNTH = {"synthesizer": "demonstration", "tasks": 1}
 
 
@@ -32,7 +33,7 @@ def test_what_evaluations_read_trains_nothing(value: dict[str, Any], key: str) -
 
 def test_the_shipped_recipes_and_a_dev_split_for_training_pass() -> None:
     proofs = (proof.recipe for proof in (TRAINING, CONTROL, METHODS))
-    for path in (DEMO_RECIPE, ROLES_RECIPE, *proofs):
+    for path in (DEMO_RECIPE, ROLES_RECIPE, *LOOPS, *proofs):
         load_recipe(path)
     assert parse_recipe({"name": "small", "grpo": {"split": "dev"}}).grpo.split == "dev"
     assert parse_recipe({"name": "small", "evaluate": {"split": "train"}}).evaluate.split == "train"

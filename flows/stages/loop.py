@@ -1,0 +1,264 @@
+"""The closed loop: rounds of data from the model's own errors, against two ways of going on without them.
+
+A start model is trained on seeds. Every round then probes it, repairs, expands, curates, trains and evaluates
+on the dev split; the baselines take the same steps. A round that lost a protected capability is refused: the
+model before it stays. The loop stops on plateau, budget or after its rounds. The held-out splits are read
+once, after that: a run that has read them makes no further round. Every arrow resumes. Not covered: what
+stands in a table (`loop_table`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from data import canonical, faults
+from data.files import write_atomically
+from data.schema import Kind
+from data.store import Store
+from data.trajectories import Trajectory
+from flows.stages import run as runs_
+from flows.stages.evaluate import Evaluation
+from flows.stages.loop_baselines import (
+    START,
+    STATIC,
+    sampling_round,
+    seeds,
+    start_round,
+    static_round,
+)
+from flows.stages.loop_looptool import LOOPTOOL, looptool_round
+from flows.stages.loop_plan import check_loop
+from flows.stages.loop_round import RESULT, Kept, LoopWork, RoundResult
+from flows.stages.loop_rules import Stop, stop_reason
+from flows.stages.loop_table import ROW
+from flows.stages.policy import open_policy, policy_label
+from flows.stages.progress import Say
+from flows.stages.proof import Arm, arm_row, seeded_recipe
+from flows.stages.recipe import EvalSection, Recipe
+from flows.stages.report import report
+from flows.stages.verbs import evaluation_stage, with_url
+from pipeline.errors import ConfigError
+from rl.models import checkpoint_digest, resolve_model
+
+FINAL = "loop"
+"""`models/loop` is the model that the loop kept: `trajsmith eval --model loop`."""
+
+
+@dataclass
+class _State:
+    """Where the arms stand."""
+
+    kept: dict[str, Kept]
+    history: dict[str, list[RoundResult]]
+    seen: list[Trajectory] = field(default_factory=list)
+    """Seeds up to the last round."""
+
+
+async def run_loop(
+    recipe: Recipe,
+    *,
+    runs: Path,
+    rounds: int = 0,
+    seed: int | None = None,
+    url: str = "",
+    results: Path | None = None,
+    say: Say,
+) -> dict[str, Any]:
+    """Run the loop of a recipe; resumes. Returns its row, which it writes to the run's folder.
+
+    `rounds` replaces the recipe's number where it is not 0; a `seed` makes a run of its own. The row goes to
+    `results/seed-<n>.json` as well, where that folder is given.
+    """
+    started = time.monotonic()
+    check_loop(recipe)
+    recipe = recipe if seed is None else seeded_recipe(recipe, seed)
+    if rounds:
+        recipe = recipe.model_copy(update={"loop": recipe.loop.model_copy(update={"rounds": rounds})})
+    base, label = resolve_model(recipe.policy.model), policy_label(recipe.policy)
+    environment = runs_.environment_of(recipe, root=runs / recipe.name)
+    with runs_.open_run(recipe, runs) as store:
+        policy_section = with_url(recipe, url).policy
+        log = store.root / "server.log"
+        async with open_policy(
+            policy_section, model_dir=base, label=label, environment=environment, log_path=log, say=say
+        ) as policy:
+            work = LoopWork(recipe, store, environment, policy, base, say)
+            row = await improve(work) | {"model": label, "versions": runs_.versions()}
+        row["seconds"] = round(time.monotonic() - started)
+        _write_row(row, [store.root / ROW, *([results / f"seed-{recipe.seed}.json"] if results else [])], say)
+        say(f"report: {await report(store, model_label=label)}")
+    return row
+
+
+async def improve(work: LoopWork) -> dict[str, Any]:
+    """All rounds over an open policy, then the held-out splits; the row without what the caller knows."""
+    first, state = await _start(work)
+    stop = await _rounds(work, first, state)
+    work.say(f"loop: stopped on {stop}")
+    heldout = await _held_out(work, state)
+    _point(work.store.root, state.kept[LOOPTOOL].model_dir)
+    arms = {name: arm_row(_arm(state.history[name], found)) for name, found in heldout.items()}
+    return {
+        "seed": work.recipe.seed,
+        "environment": work.environment.name,
+        "baseline": LOOPTOOL,
+        "stopped": stop.value,
+        "arms": arms,
+        "rounds": [round_row(result) for results in state.history.values() for result in results],
+        "digest": content_digest(work.store.root),
+    }
+
+
+async def _start(work: LoopWork) -> tuple[list[Trajectory], _State]:
+    """The seeds and the start model, from which all arms go on."""
+    base = Kept(work.base, checkpoint_digest(work.base))
+    first = await seeds(work, 0, teacher=base)
+    result, start = await start_round(work, first, base=base)
+    arms = (START, LOOPTOOL, *work.recipe.loop.arms)
+    state = _State(dict.fromkeys(arms, start), {arm: [] for arm in arms}, list(first))
+    state.history[START].append(result)
+    return first, state
+
+
+async def _rounds(work: LoopWork, first: Sequence[Trajectory], state: _State) -> Stop:
+    """Round after round, all arms of one before the next; why it ended."""
+    section, start = work.recipe.loop, state.kept[START]
+    dev = state.history[START][0].finished.dev
+    while (stop := stop_reason(dev, [each.finished for each in state.history[LOOPTOOL]], section)) is None:
+        number = len(state.history[LOOPTOOL]) + 1
+        _refuse_after_held_out(work, number)
+        result, kept = await looptool_round(work, number, first, kept=state.kept[LOOPTOOL], start=start)
+        if result is None:
+            return Stop.MASTERED
+        state.history[LOOPTOOL].append(result)
+        state.kept[LOOPTOOL] = kept
+        state.seen += await seeds(work, number, teacher=start)
+        for arm in section.arms:
+            await _baseline(work, number, arm, state, like=result)
+    return stop
+
+
+async def _baseline(work: LoopWork, number: int, arm: str, state: _State, *, like: RoundResult) -> None:
+    """A round of a baseline at the cost of the loop's."""
+    kept = state.kept[arm]
+    if arm == STATIC:
+        made = await static_round(work, number, state.seen, kept=kept, steps=like.steps)
+    else:
+        made = await sampling_round(work, number, kept=kept, steps=like.steps, budget=like.sampled_tokens)
+    state.history[arm].append(made[0])
+    state.kept[arm] = made[1]
+
+
+def _refuse_after_held_out(work: LoopWork, number: int) -> None:
+    """ConfigError where the held-out splits were read already and a further round is wanted."""
+    if not (work.store.root / "eval").is_dir() or (work.place(number, LOOPTOOL) / RESULT).is_file():
+        return
+    raise ConfigError(
+        f"{work.store.root} has read its held-out tasks after round {number - 1}; a further round would be "
+        f"chosen by them. Start a run of another name with loop.rounds: {work.recipe.loop.rounds}"
+    )
+
+
+async def _held_out(work: LoopWork, state: _State) -> dict[str, list[Evaluation]]:
+    """Every arm's last kept model on the held-out splits; a model that two arms kept is evaluated once."""
+    found: dict[str, list[Evaluation]] = {}
+    by_weights: dict[str, str] = {}
+    for arm, kept in state.kept.items():
+        same = by_weights.setdefault(kept.weights, arm)
+        if same == arm:
+            await work.act_with(kept)
+            found[arm] = [await _evaluated(work, arm, section) for section in held_out_sections(work)]
+        else:
+            found[arm] = [each.model_copy(update={"name": arm}) for each in found[same]]
+        faults.kill_point("loop.heldout.arm")
+    return found
+
+
+async def _evaluated(work: LoopWork, arm: str, section: EvalSection) -> Evaluation:
+    return await evaluation_stage(
+        work.store,
+        work.recipe,
+        arm,
+        environment=work.environment,
+        policy=work.policy,
+        section=section,
+        say=work.say,
+    )
+
+
+def held_out_sections(work: LoopWork) -> list[EvalSection]:
+    """The recipe's held-out evaluation, and half as many tasks of unseen templates where there are any."""
+    section = work.recipe.evaluate
+    unseen = f"{section.split}_unseen"
+    if unseen not in work.environment.splits:
+        return [section]
+    fewer = {"split": unseen, "tasks": max(1, section.tasks // 2)}
+    return [section, section.model_copy(update=fewer)]
+
+
+def _arm(rounds: Iterable[RoundResult], evaluations: list[Evaluation]) -> Arm:
+    """What an arm cost over all its rounds, refused ones included, and its held-out evaluations."""
+    arm = Arm(evaluations=evaluations)
+    for each in rounds:
+        arm.row_tokens += each.row_tokens
+        arm.computed_tokens += each.computed_tokens
+        arm.sampled_tokens += each.sampled_tokens
+        arm.seconds += each.train_seconds
+    return arm
+
+
+def round_row(result: RoundResult) -> dict[str, Any]:
+    """A round as JSON; success as [successes, tasks]."""
+    dev = result.dev
+    return {
+        "round": result.round,
+        "arm": result.arm,
+        "accepted": result.accepted,
+        "reason": result.reason,
+        "dev": [dev.success.successes, dev.success.trials],
+        "valid_calls": [dev.valid_calls.successes, dev.valid_calls.trials],
+        "steps": result.steps,
+        "row_tokens": result.row_tokens,
+        "sampled_tokens": result.sampled_tokens,
+        "train_seconds": round(result.train_seconds, 1),
+        "data": {each.reason: each.count for each in result.data},
+        "guarded": [each.model_dump() for each in result.guarded],
+    }
+
+
+def content_digest(root: Path) -> str:
+    """Digest of everything a loop made but clocks: tables, training sets, models, verdicts of the gate."""
+    parts: dict[str, Any] = {}
+    for folder in [root, *sorted((root / "rounds").glob("*/*"))]:
+        name = str(folder.relative_to(root))
+        with Store.open(folder) as store:
+            parts[name] = [store.digest(kind) for kind in Kind]
+            if (folder / "curated").is_dir():
+                rows = store.read_curated()
+                parts[f"{name}/curated"] = sorted(row.content_digest() for row in rows)
+        if (folder / RESULT).is_file():
+            value = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+            parts[f"{name}/{RESULT}"] = value | {"train_seconds": 0}
+    return canonical.digest(parts)
+
+
+def _point(root: Path, model_dir: Path) -> None:
+    """Make `models/loop` name the model that the loop kept."""
+    link = root / "models" / FINAL
+    link.parent.mkdir(exist_ok=True)
+    aside = link.with_name(f".{FINAL}.new")
+    aside.unlink(missing_ok=True)
+    aside.symlink_to(os.path.relpath(model_dir, link.parent))
+    os.replace(aside, link)
+
+
+def _write_row(row: dict[str, Any], paths: Sequence[Path], say: Say) -> None:
+    for path in paths:
+        write_atomically(path, json.dumps(row, sort_keys=True) + "\n")
+        say(f"wrote {path}")

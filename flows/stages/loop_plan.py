@@ -1,0 +1,88 @@
+"""What a loop would do and whether its options are those of its parts, before anything is made."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from flows.stages import run as runs_
+from flows.stages.loop_baselines import fresh_tasks, seed_section
+from flows.stages.recipe import Recipe
+from flows.stages.synthesize import checked_synthesizer, refuse_script, select_tasks
+from pipeline.checks.options import check_options
+from pipeline.errors import ConfigError
+from synthesizers.looptool.expansion import expand
+from synthesizers.looptool.probing import probe
+from synthesizers.looptool.repairing import repair
+from synthesizers.looptool.roles import JUDGES
+from synthesizers.looptool.rounds import compose
+from synthesizers.role_chats import check_chats
+
+_PARTS: dict[str, Callable[..., Any]] = {
+    "probe": probe,
+    "repair": repair,
+    "expand": expand,
+    "compose": compose,
+}
+_GIVEN = {
+    *(
+        "rows",
+        "probes",
+        "repairs",
+        "expansions",
+        "fresh",
+        "round_number",
+        "judges",
+        "writer",
+        "judge",
+        "used",
+    ),
+    *("engine", "renderer", "environment", "load", "load_task", "sampling", "settings", "max_in_flight"),
+    *("done", "failed", "seed", "run_id"),
+}
+"""What the loop gives its parts; everything else they take is an option of the recipe."""
+ROLES = (JUDGES, "sample_writer", "sample_judge")
+
+
+def loop_plan(recipe: Recipe, *, rounds: int = 0) -> list[str]:
+    """One line per part. ConfigError where the recipe asks for a split or tasks that are not there."""
+    section, environment = recipe.loop, runs_.environment_of(recipe)
+    most = rounds or section.rounds
+    check_loop(recipe)
+    for number in range(most + 1):
+        seeds = seed_section(section, number)
+        select_tasks(environment, seeds.split, count=seeds.tasks, skip=seeds.skip)
+    dev = select_tasks(environment, section.dev.split, count=section.dev.tasks)
+    fresh = ", ".join(str(fresh_tasks(section, number)) for number in range(1, most + 1))
+    arms = ("looptool", *section.arms)
+    tokens = f"{section.tokens} tokens" if section.tokens else "no token limit"
+    each = f"at most {section.train_tokens} row tokens" if section.train_tokens else "all of its data"
+    return [
+        f"start model: {section.seeds.tasks} seeds of {section.seeds.synthesizer} on {environment.name}, "
+        f"trained as sft.settings say",
+        f"at most {most} rounds ({tokens}), less after {section.patience} rounds that gain under "
+        f"{section.min_gain:.1%}; fresh seeds by round: {fresh}",
+        f"each round and arm ({', '.join(arms)}) trains on {each} and evaluates {len(dev)} tasks of "
+        f"{section.dev.split}",
+        f"at the end {recipe.evaluate.tasks} tasks of {recipe.evaluate.split} for {len(arms) + 1} models, "
+        f"and half as many of unseen templates where there are any",
+    ]
+
+
+def check_loop(recipe: Recipe) -> None:
+    """ConfigError where the section names an option, a role or a synthesizer that there is not."""
+    section = recipe.loop
+    checked_synthesizer(section.seeds)
+    if recipe.policy.engine == "scripted":
+        refuse_script(section.seeds)
+    check_chats(section.chat, section.chats, known=ROLES, method="loop")
+    for name, part in _PARTS.items():
+        _check_part(part, getattr(section, name), where=f"loop.{name}")
+
+
+def _check_part(part: Callable[..., Any], options: dict[str, Any], *, where: str) -> None:
+    allowed = sorted(set(inspect.signature(part).parameters) - _GIVEN)
+    if unknown := sorted(set(options) - set(allowed)):
+        raise ConfigError(f"{where}: unknown {', '.join(unknown)}; there are {', '.join(allowed) or 'none'}")
+    check_options(part, options, where=where)

@@ -1,0 +1,135 @@
+"""The tables and the curve of a loop: dev success by round and arm, then the held-out splits.
+
+The held-out part is `prove_table`'s, with the loop as the baseline of its comparisons: a difference below 0
+is what an arm lacks of the loop. Dev figures chose the models, so they stand apart and carry no test.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from flows.stages.prove_table import Rows, load_rows, markdown_table
+from pipeline.reporting.content import Curve, Series, Table
+
+ROW = "loop.json"
+"""What a whole loop found, in the run's folder."""
+_COLUMNS = ("round", "arm", "dev success", "per seed", "kept", "steps", "row tokens", "sampled", "data")
+Rounds = dict[tuple[int, str], list[dict[str, Any]]]
+
+
+def loop_markdown(results: Path) -> str:
+    """Markdown of all seeds: by round on dev, costs, held-out comparisons. ConfigError without rows."""
+    rows = load_rows(results, verb="loop RECIPE")
+    lines = [_COLUMNS, ["---"] * len(_COLUMNS), *(_cells(each) for each in _rounds(rows).values())]
+    table = "\n".join(map(_markdown_row, lines))
+    stops = ", ".join(f"seed {row['seed']}: {row['stopped']}" for row in rows)
+    return f"{markdown_table(results)}\n### By round, dev split\n\nStopped on {stops}.\n\n{table}\n"
+
+
+def loop_curve(row: dict[str, Any]) -> Curve:
+    """Dev success by round, one series per arm; every arm begins at the start model, refused rounds stand."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    [start] = (_share(each) for each in row["rounds"] if each["round"] == 0)
+    for each in row["rounds"]:
+        if each["round"]:
+            found.setdefault(each["arm"], [(0.0, start)]).append((float(each["round"]), _share(each)))
+    series = tuple(Series(name=arm, points=tuple(points)) for arm, points in found.items())
+    return Curve(name="dev success by round", x_label="round", series=series)
+
+
+def loop_tables(row: dict[str, Any]) -> Iterator[Table]:
+    """A loop's rounds, and what its gate looked at, as tables of a report."""
+    rounds = _rounds([row])
+    yield Table(
+        title="Rounds of the loop (dev split)",
+        columns=_COLUMNS,
+        rows=tuple(tuple(_cells(each)) for each in rounds.values()),
+        note=f"Stopped on {row['stopped']}. " + " ".join(_refusals(rounds)),
+    )
+    guarded = [(each, found) for rows in rounds.values() for each in rows for found in each["guarded"]]
+    yield Table(
+        title="Protected capabilities by round",
+        columns=("round", "arm", "capability", "tasks", "before", "after", "lost", "gained", "p"),
+        rows=tuple(
+            (
+                *(str(each["round"]), each["arm"], found["name"], str(found["tasks"])),
+                *(f"{found['before']:.0%}", f"{found['after']:.0%}"),
+                *(str(found["lost"]), str(found["gained"]), f"{found['p_value']:.3f}"),
+            )
+            for each, found in guarded
+        ),
+    )
+
+
+def row_markdown(row: dict[str, Any]) -> str:
+    """One loop: its rounds on dev, and what its arms do on the held-out splits."""
+    lines = [_markdown_row(_COLUMNS), _markdown_row(["---"] * len(_COLUMNS))]
+    lines += [_markdown_row(_cells(each)) for each in _rounds([row]).values()]
+    held_out = [
+        _markdown_row([arm, found["split"], _of(found["success"]), _of(found["valid_calls"])])
+        for arm, each in row["arms"].items()
+        for found in each["evaluations"]
+    ]
+    head = [_markdown_row(["arm", "split", "success", "valid calls"]), _markdown_row(["---"] * 4)]
+    return "\n".join([f"Stopped on {row['stopped']}.", "", *lines, "", *head, *held_out])
+
+
+def read_loop(root: Path) -> dict[str, Any] | None:
+    """The row in a run's folder, None where no loop has ended there."""
+    path = root / ROW
+    if not path.is_file():
+        return None
+    row: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return row
+
+
+def _rounds(rows: Rows) -> Rounds:
+    """(round, arm) to its row of every seed that made it."""
+    found: Rounds = {}
+    for row in rows:
+        for each in row["rounds"]:
+            found.setdefault((each["round"], each["arm"]), []).append(each)
+    return dict(sorted(found.items()))
+
+
+def _cells(seeds: list[dict[str, Any]]) -> list[str]:
+    first = seeds[0]
+    shares = [_share(each) for each in seeds]
+    kept = sum(each["accepted"] for each in seeds)
+    names = dict.fromkeys(name for each in seeds for name in each["data"])
+    data = ", ".join(f"{name} {_mean(each['data'].get(name, 0) for each in seeds)}" for name in names)
+    return [
+        *(str(first["round"]), first["arm"], f"{mean(shares):.1%}"),
+        *(", ".join(f"{share:.1%}" for share in shares), f"{kept} of {len(seeds)}"),
+        *(_mean(each[name] for each in seeds) for name in ("steps", "row_tokens", "sampled_tokens")),
+        data,
+    ]
+
+
+def _refusals(rounds: Rounds) -> Iterator[str]:
+    for (number, arm), seeds in rounds.items():
+        for each in seeds:
+            if not each["accepted"]:
+                yield f"Round {number} of {arm} was refused: {each['reason']}."
+
+
+def _share(each: dict[str, Any]) -> float:
+    successes, trials = each["dev"]
+    return float(successes / max(1, trials))
+
+
+def _of(counts: list[int]) -> str:
+    successes, trials = counts
+    return f"{successes}/{trials}" + (f" ({successes / trials:.1%})" if trials else "")
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _mean(values: Iterable[float]) -> str:
+    return f"{mean(values):,.0f}"

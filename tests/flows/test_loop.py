@@ -1,0 +1,381 @@
+"""The whole loop on a world of one tool: a scripted policy acts, a tiny random model is trained beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import multiprocessing
+import re
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data.store import Store
+from flows.stages import run as runs_
+from flows.stages.loop import content_digest, improve
+from flows.stages.loop_round import POINTS, LoopWork
+from flows.stages.policy import LivePolicy, open_policy
+from flows.stages.progress import silent
+from flows.stages.recipe import parse_recipe
+from flows.stages.scripted import ScriptedPolicy
+from pipeline.engines.base import Completion, Sampling
+from rl.models import checkpoint_digest
+from rl.results import finished_result
+from tests.flows.lab import Done, trajsmith, write_recipe
+from tests.tiny import make_tiny_model
+
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["tests.flows.loop_worker"])
+ARMS = ("looptool", "static", "rejection_sampling")
+
+
+def loop_recipe(model: Path, **loop: Any) -> dict[str, Any]:
+    """Two rounds on eight seeds, with both baselines; `loop` changes the section."""
+    section: dict[str, Any] = {
+        "rounds": 2,
+        "seeds": {"synthesizer": "demonstration", "tasks": 8},
+        "fresh": 4,
+        "dev": {"split": "dev", "tasks": 6},
+        "gate": {"least": 3},
+        "k": 2,
+    }
+    return {
+        "name": "loop",
+        "environment": {"name": "counter", "options": {"steps": [1], "digits": 3}},
+        "policy": {"engine": "scripted", "mistakes": 0.4, "model": str(model), "max_in_flight": 4},
+        "sft": {"settings": {"tokens_per_step": 512, "learning_rate": 1e-3, "precision": "float32"}},
+        "evaluate": {"split": "heldout", "tasks": 6},
+        "loop": section | loop,
+    }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_torch_thread() -> None:
+    """More of them only wait for each other."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny random model."""
+    return make_tiny_model(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def finished(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
+    """The folder of a finished loop, and how the command ended."""
+    folder = tmp_path_factory.mktemp("loop")
+    path = write_recipe(folder, loop_recipe(model))
+    done = trajsmith("loop", path, "--runs", folder / "runs", "--json")
+    assert done.code == 0, done.err
+    return folder, done
+
+
+def rounds_of(row: dict[str, Any]) -> dict[tuple[int, str], dict[str, Any]]:
+    return {(each["round"], each["arm"]): each for each in row["rounds"]}
+
+
+def test_each_round_is_kept_with_its_data_model_and_dev_table(finished: tuple[Path, Done]) -> None:
+    folder, done = finished
+    row, root = json.loads(done.out), folder / "runs" / "loop"
+    assert row == json.loads((root / "loop.json").read_text())
+    assert row["stopped"] == "rounds"
+    rounds = rounds_of(row)
+    assert set(rounds) == {(0, "start"), *((number, arm) for number in (1, 2) for arm in ARMS)}
+    for number, arm in rounds:
+        place = root / "rounds" / str(number) / arm
+        assert finished_result(place / "models" / "sft", {}) is not None
+        assert list(place.glob("eval/*-dev-t0/evaluation.json"))
+    for number in (1, 2):
+        with Store.open(root / "rounds" / str(number) / "looptool") as store:
+            trained = list(store.read_curated())
+            assert all(store.manifest(name) for name in ("probe", "repair", "expand", "curate", "train"))
+        assert trained and all(each.success for each in trained)
+        assert any(turn.weight == 0.0 for each in trained for turn in each.turns), (
+            "mastered steps are context"
+        )
+        assert rounds[number, "looptool"]["data"]["error_seeds"] > 0
+    assert rounds[1, "looptool"]["data"]["fresh"] == 2 * rounds[2, "looptool"]["data"]["fresh"] > 0
+    assert checkpoint_digest(root / "models" / "loop") == checkpoint_digest(
+        root / "rounds" / "2" / "looptool" / "models" / "sft"
+    )
+
+
+def test_the_baselines_take_the_same_steps_and_sample_as_much(finished: tuple[Path, Done]) -> None:
+    rounds = rounds_of(json.loads(finished[1].out))
+    for number in (1, 2):
+        loop, static, sampling = (rounds[number, arm] for arm in ARMS)
+        assert loop["steps"] == static["steps"] == sampling["steps"] > 0
+        assert static["sampled_tokens"] == 0 < loop["sampled_tokens"]
+        per_task = 2 * sampling["sampled_tokens"] / sampling["data"]["rollouts"]
+        assert abs(sampling["sampled_tokens"] - loop["sampled_tokens"]) <= per_task, "to within a task"
+    assert rounds[1, "static"]["data"]["seeds"] == 12 and rounds[2, "static"]["data"]["seeds"] == 14
+
+
+def test_weights_are_continued_from_the_kept_model(finished: tuple[Path, Done]) -> None:
+    rounds = finished[0] / "runs" / "loop" / "rounds"
+    before = checkpoint_digest(rounds / "0" / "start" / "models" / "sft")
+    for number in ("1", "2"):
+        folder = rounds / number / "looptool" / "models" / "sft"
+        identity = json.loads((folder / "training.json").read_text())["identity"]
+        assert identity["model"] == before
+        before = checkpoint_digest(folder)
+
+
+def test_again_does_nothing_and_says_the_same(finished: tuple[Path, Done]) -> None:
+    folder, done = finished
+    root = folder / "runs" / "loop"
+    again = trajsmith("loop", folder / "recipe.yaml", "--runs", folder / "runs", "--json")
+    assert (
+        again.code == 0
+        and "train step" not in again.err
+        and "episodes/s" not in again.err.replace("0/6 episodes", "")
+    )
+    first, second = json.loads(done.out), json.loads(again.out)
+    assert first | {"seconds": 0} == second | {"seconds": 0}
+    assert second["digest"] == content_digest(root)
+
+
+def test_held_out_tasks_are_read_once(finished: tuple[Path, Done]) -> None:
+    folder, _ = finished
+    more = trajsmith("loop", folder / "recipe.yaml", "--runs", folder / "runs", "--rounds", "3")
+    assert more.code == 2
+    assert "has read its held-out tasks after round 2; a further round would be chosen by them" in more.err
+    assert not (folder / "runs" / "loop" / "rounds" / "3").exists()
+
+
+def test_the_report_has_the_curve_by_round(finished: tuple[Path, Done]) -> None:
+    root = finished[0] / "runs" / "loop"
+    page = (root / "report" / "index.html").read_text()
+    assert "dev success by round" in page and page.count('<path class="line') >= 3
+    found = json.loads((root / "report" / "report.json").read_text())
+    [curve] = [each for each in found["curves"] if each["name"] == "dev success by round"]
+    assert [series["name"] for series in curve["series"]] == list(ARMS)
+    assert all([x for x, _ in series["points"]] == [0, 1, 2] for series in curve["series"])
+
+
+# --- killed -------------------------------------------------------------------------------------------------
+
+
+def points(*arrows: str, when: tuple[str, ...] = ("before", "worked", "after")) -> list[str]:
+    return [f"loop.{arrow}.{each}" for arrow in arrows for each in when]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_killed_at_every_named_point_in_turn_it_ends_in_the_same_digest(
+    finished: tuple[Path, Done], tmp_path: Path
+) -> None:
+    """One loop, killed again and again; every start gets as far as the next point that is left."""
+    from tests.flows import loop_worker
+
+    folder, done = finished
+    runs, path = tmp_path / "runs", folder / "recipe.yaml"
+    own, last = ("probe", "repair", "expand", "curate"), ("train", "evaluate")
+    wanted = [
+        *points(*last),  # of the start model
+        *points(*own, *last),  # of the first round
+        *points("sample", *last),  # of its second baseline
+        *points(*own, *last, "sample", when=("worked",)),  # of the second round
+        "loop.heldout.arm",
+    ]
+    assert set(POINTS) <= set(wanted)
+    for point in wanted:
+        process = CONTEXT.Process(target=loop_worker.main, args=(path, runs, point))
+        process.start()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL, point
+    ended = trajsmith("loop", path, "--runs", runs, "--json")
+    assert ended.code == 0, ended.err
+    assert json.loads(ended.out)["digest"] == json.loads(done.out)["digest"]
+    assert not list(runs.rglob("*.tmp"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nth", [3, 17])
+def test_killed_while_rows_are_written_it_goes_on_with_the_rows_there_are(
+    nth: int, finished: tuple[Path, Done], tmp_path: Path
+) -> None:
+    from tests.flows import loop_worker
+
+    folder, done = finished
+    runs, path = tmp_path / "runs", folder / "recipe.yaml"
+    for point in ("loop.probe.before", f"journal.append.middle:{nth}"):
+        process = CONTEXT.Process(target=loop_worker.main, args=(path, runs, point))
+        process.start()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL, point
+    ended = trajsmith("loop", path, "--runs", runs, "--json")
+    assert json.loads(ended.out)["digest"] == json.loads(done.out)["digest"]
+
+
+# --- the gate -----------------------------------------------------------------------------------------------
+
+
+class Switching:
+    """A scripted engine that is good or bad by the model it was given last."""
+
+    def __init__(self, make: Callable[[float], ScriptedPolicy], mistakes: Callable[[Path], float]) -> None:
+        self.name, self.weights_version, self.given = "switching", "none", list[Path]()
+        self._make, self._mistakes = make, mistakes
+        self._acting = make(0.0)
+
+    def give(self, model_dir: Path) -> None:
+        """Act as this model does from now on."""
+        self.given.append(model_dir)
+        self._acting = self._make(self._mistakes(model_dir))
+        self.weights_version = checkpoint_digest(model_dir)
+
+    async def generate(
+        self, token_ids: list[int], sampling: Sampling, *, n: int = 1, affinity: str = ""
+    ) -> list[Completion]:
+        """See `Engine.generate`."""
+        made = await self._acting.generate(token_ids, sampling, n=n, affinity=affinity)
+        return [each._replace(weights_version=self.weights_version) for each in made]
+
+    async def score(self, token_ids: list[int]) -> list[float]:
+        """See `Engine.score`."""
+        return await self._acting.score(token_ids)
+
+    async def close(self) -> None:
+        """Nothing to release."""
+
+
+@dataclass(frozen=True)
+class Learner(LivePolicy):
+    """A policy whose weights are a `Switching` engine's."""
+
+    async def load(self, model_dir: Path) -> str:
+        """See `LivePolicy.load`."""
+        assert isinstance(self.engine, Switching)
+        self.engine.give(model_dir)
+        return self.engine.weights_version
+
+
+async def improved(
+    model: Path, runs: Path, mistakes: Callable[[Path], float], **loop: Any
+) -> tuple[dict[str, Any], Switching]:
+    """A loop of a policy that makes the `mistakes` of the model it was given; its row."""
+    recipe = parse_recipe(loop_recipe(model, **loop))
+    environment = runs_.environment_of(recipe)
+    with runs_.open_run(recipe, runs) as store:
+        async with open_policy(
+            recipe.policy, model_dir=model, label="x", environment=environment
+        ) as scripted:
+            engine = Switching(
+                lambda share: ScriptedPolicy(environment, scripted.renderer, mistakes=share), mistakes
+            )
+            fields = {name: getattr(scripted, name) for name in LivePolicy.__dataclass_fields__}
+            policy = Learner(**fields | {"engine": engine})
+            row = await improve(LoopWork(recipe, store, environment, policy, model, silent))
+    return row, engine
+
+
+def test_a_round_that_got_worse_is_refused_and_the_model_before_stays(model: Path, tmp_path: Path) -> None:
+    def mistakes(folder: Path) -> float:
+        return 0.3 if folder == model or "start" in folder.parts else float("looptool" in folder.parts)
+
+    dev = {"split": "dev", "tasks": 12}
+    row, engine = asyncio.run(
+        improved(model, tmp_path, mistakes, rounds=2, patience=3, dev=dev, arms=["static"])
+    )
+    rounds = rounds_of(row)
+    for number in (1, 2):
+        refused = rounds[number, "looptool"]
+        assert not refused["accepted"] and refused["dev"][0] == 0
+        assert refused["reason"].startswith("worse on overall")
+        assert rounds[number, "static"]["accepted"], "the baseline passes the same gate"
+    start = tmp_path / "loop" / "rounds" / "0" / "start" / "models" / "sft"
+    identity = json.loads(
+        (tmp_path / "loop" / "rounds" / "2" / "looptool" / "models" / "sft" / "training.json").read_text()
+    )["identity"]
+    assert identity["model"] == checkpoint_digest(start), "the second round goes on from the start model"
+    assert (tmp_path / "loop" / "models" / "loop").resolve() == start
+    held_out = {arm: each["evaluations"] for arm, each in row["arms"].items()}
+    assert held_out["looptool"] == held_out["start"] != held_out["static"]
+    assert row["arms"]["looptool"]["row_tokens"] > 0, "refused rounds are paid for"
+    assert engine.given.count(start) >= 4
+
+
+def test_it_stops_on_a_plateau_and_on_its_budget(model: Path, tmp_path: Path) -> None:
+    def mistakes(folder: Path) -> float:
+        return 0.3
+
+    row, _ = asyncio.run(
+        improved(model, tmp_path / "a", mistakes, rounds=5, patience=1, arms=[], min_gain=1.0)
+    )
+    assert row["stopped"] == "plateau" and max(each["round"] for each in row["rounds"]) == 1
+    row, _ = asyncio.run(
+        improved(model, tmp_path / "b", mistakes, rounds=5, patience=5, arms=[], tokens=1000)
+    )
+    assert row["stopped"] == "budget" and max(each["round"] for each in row["rounds"]) == 1
+
+
+def test_it_stops_where_there_is_nothing_left_to_learn(model: Path, tmp_path: Path) -> None:
+    row, _ = asyncio.run(
+        improved(
+            model,
+            tmp_path,
+            lambda folder: 0.0,
+            arms=["rejection_sampling"],
+            fresh=0,
+            compose={"high_share": 0.0},
+        )
+    )
+    assert row["stopped"] == "mastered" and [each["round"] for each in row["rounds"]] == [0]
+
+
+# --- what is refused before anything is made ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("loop", "message"),
+    [
+        ({"compose": {"hihg_share": 0.1}}, "loop.compose: unknown hihg_share; there are .*high_share"),
+        ({"compose": {"high_share": "much"}}, "loop.compose.high_share must be .*got 'much'"),
+        ({"chats": {"label_juge_1": "policy"}}, "has no role 'label_juge_1'; did you mean"),
+        ({"seeds": {"synthesizer": "demonstrations", "tasks": 3}}, "no synthesizer 'demonstrations'"),
+        ({"gate": {"protect": ["tag:no_such"]}}, "names tag:no_such, which no dev task exercises"),
+        ({"dev": {"split": "dev", "tasks": 5, "tasks_of": "magnet"}}, "leave out loop.dev.tasks_of"),
+        ({"settings": {"learning_rat": 1.0}}, "loop.settings: unknown learning_rat"),
+    ],
+)
+def test_a_wrong_option_is_named_before_anything_is_made(
+    loop: dict[str, Any], message: str, model: Path, tmp_path: Path
+) -> None:
+    path = write_recipe(tmp_path, loop_recipe(model, **loop))
+    for extra in ((), ("--dry-run",)):
+        done = trajsmith("loop", path, "--runs", tmp_path / "runs", *extra)
+        assert done.code == 2
+        assert re.search(message, done.err), done.err
+        assert not (tmp_path / "runs").exists()
+
+
+def test_the_plan_says_what_would_be_done(model: Path, tmp_path: Path) -> None:
+    path = write_recipe(tmp_path, loop_recipe(model))
+    done = trajsmith("loop", path, "--runs", tmp_path / "runs", "--dry-run")
+    assert done.code == 0, done.err
+    assert "8 seeds of demonstration on counter" in done.out
+    assert "fresh seeds by round: 4, 2" in done.out
+    assert "6 tasks of heldout for 4 models" in done.out
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_table_joins_the_seeds(finished: tuple[Path, Done], tmp_path: Path) -> None:
+    folder, done = finished
+    row = json.loads(done.out)
+    for seed in (0, 1):
+        (tmp_path / f"seed-{seed}.json").write_text(json.dumps(row | {"seed": seed}))
+    table = trajsmith("loop", folder / "recipe.yaml", "--table", "--results", tmp_path)
+    assert table.code == 0, table.err
+    assert "Seeds: 0, 1." in table.out and "vs looptool" in table.out
+    assert "seed 0: rounds, seed 1: rounds" in table.out
+    assert "| 2 | static |" in table.out and "2 of 2" in table.out
+    missing = trajsmith("loop", folder / "recipe.yaml", "--table", "--results", tmp_path / "none")
+    assert missing.code == 2 and "trajsmith loop RECIPE --seed 0" in missing.err
