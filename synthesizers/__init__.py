@@ -10,6 +10,7 @@ from data.errors import ConfigError
 __all__ = ["SYNTHESIZERS", "load_synthesizer"]
 
 SYNTHESIZERS = {
+    "agreement_sampling": "synthesizers.looptool.agreement:AgreementSampling",
     "astra_chains": "synthesizers.astra.chains:AstraChains",
     "astra_environments": "synthesizers.astra.environments:AstraEnvironments",
     "demonstration": "synthesizers.demonstration:Demonstration",
@@ -18,6 +19,7 @@ SYNTHESIZERS = {
     "magnet": "synthesizers.magnet.synthesizer:Magnet",
     "director_actor": "synthesizers.director_actor.synthesizer:DirectorActor",
     "rejection_sampling": "synthesizers.rejection_sampling:RejectionSampling",
+    "tree_search": "synthesizers.tree_search.synthesizer:TreeSearch",
 }
 
 
