@@ -20,14 +20,21 @@ from data.tasks import Task
 from pipeline.environments.base import Environment
 from synthesizers.execution import Executed, Trial
 from synthesizers.graph.fields import fields_of
-from synthesizers.grounding.calls import ArgumentSource, GroundedCall, OutputPort, Provenance, ground, sources_of
+from synthesizers.grounding.calls import (
+    ArgumentSource,
+    GroundedCall,
+    OutputPort,
+    Provenance,
+    ground,
+    sources_of,
+)
 from synthesizers.grounding.evidence import ValuePool, digest_of
 from synthesizers.grounding.scoring import Parameters
 from synthesizers.hardgen.api_graph import ApiGraph, Need, Prerequisite
 from synthesizers.hardgen.refinement import takes, works
-from synthesizers.phrasing.closings import TurnCalls
 from synthesizers.phrasing.clauses import noun_of
-from synthesizers.phrasing.referring import refer
+from synthesizers.phrasing.closings import TurnCalls
+from synthesizers.phrasing.referring import goes_unsaid, refer
 
 MAX_CALLS = 8
 """Calls of a chain. From the paper."""
@@ -84,14 +91,16 @@ def draw_steps(
     max_calls: int = MAX_CALLS,
     fill: float = FILL,
     states: bool = False,
+    avoid: Collection[str] = (),
 ) -> list[Step]:
-    """Steps of a legal chain. Raises Unmade where there is none of at most `max_calls`."""
+    """Steps of a legal chain without the tools in `avoid`. Raises Unmade where there is none of at most
+    `max_calls`."""
     wanted: dict[str, Step] = {}
 
     def want(tool: str, above: Collection[str]) -> None:
         feeds = {}
         for parameter, some in graph.providers(tool).items():
-            usable = [one for one in some if one.source not in above]
+            usable = [one for one in some if one.source not in above and one.source not in avoid]
             if usable and ((tool, parameter) in graph.binding or rng.random() < fill):
                 feeds[parameter] = rng.choice(usable)
         wanted[tool] = Step(tool, feeds)
@@ -136,8 +145,8 @@ class Maker:
     seed: int = 0
     lenient: bool = False
     """Go on where an inner call does not work (steps at random know nothing of what works)."""
-    failed: list[str] = field(default_factory=list)
-    """Tools for which nothing worked, over all chains."""
+    failed: set[str] = field(default_factory=set)
+    """Tools of which no call worked in this world."""
 
     async def make(self, steps: Sequence[Step]) -> Chain:
         """The chain of `steps`, without calls that it does not need. Raises Unmade."""
@@ -167,7 +176,7 @@ class Maker:
                 may_ask=last,
             )
             if made is None or not works(made.executed):
-                self.failed.append(step.tool)
+                self.failed |= {step.tool} if not step.feeds and not self.graph.states(step.tool) else set()
                 if made is not None:
                     trial.undo()
                 if last or not self.lenient:
@@ -181,7 +190,9 @@ class Maker:
             calls.append(made)
         return calls
 
-    async def _told_apart(self, trial: Trial, made: GroundedCall, calls: Sequence[GroundedCall]) -> GroundedCall:
+    async def _told_apart(
+        self, trial: Trial, made: GroundedCall, calls: Sequence[GroundedCall]
+    ) -> GroundedCall:
         """The call, where need be with another value of the same answer: one that a user can ask for."""
         for source in made.of(Provenance.OUTPUT):
             if source.of is None or not is_positional(reference(source, [*calls, made], self.graph)):
@@ -291,17 +302,21 @@ def reference(
 ) -> str:
     """How a user who never heard of the inner calls points at a value that one of them finds.
 
-    `rng` chooses among ways to point; by default the value decides.
+    What is his (a list of my bookings) he knows, and may tell apart by what stands beside it; of anything
+    else he can only name a criterion. `rng` chooses among ways to point; by default the value decides.
     """
+    assert source.of is not None
+    found = calls[source.of.call].executed
+    own = not found.arguments() and goes_unsaid(GroundedCall(found, ()), graph.specs[found.call.name])
     history = tuple(call.executed for call in calls)
     turn = TurnCalls(calls, graph.tools, history)
     rng = rng or random.Random(digest_of(source.name, {"value": source.value}))
-    told = refer(source, turn, noun=noun_of(source.name), rng=rng, tail=" ", nested=True)
+    told = refer(source, turn, noun=noun_of(source.name), rng=rng, tail="" if own else " ", nested=True)
     return " ".join(told.split())
 
 
 def _other_values(value: Any, spec: ToolSpec, parameter: str) -> list[Any]:
-    """Other values of a closed choice: the schema's, a list without one item, numbers around; none of text."""
+    """Other values of a closed choice: the schema's, a list without one item, numbers around it."""
     schema = Parameters.of(spec).properties.get(parameter, {})
     if isinstance(value, bool):
         return [not value]

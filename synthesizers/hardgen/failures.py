@@ -1,4 +1,4 @@
-"""Failure tools: those at which two policies both come to a wrong execution result (arXiv 2601.01498, step 1).
+"""Failure tools: those at which two policies both come to a wrong execution result (HardGen, step 1).
 
 Probed are train tasks that both policies have rollouts of. Their gold is played; a gold call counts as done
 where a rollout has a call of the same tool that worked, with the same arguments or the same answer, and each
@@ -81,6 +81,15 @@ class FailureSet:
         """12 hex digits of the failure tools: where they are the same, the graph is."""
         return canonical.digest("failures", self.names, length=12)
 
+    @property
+    def none_fails(self) -> str:
+        """What to say where there is no failure tool."""
+        probed = ", ".join(f"{tool.name} {tool.both}/{tool.probes}" for tool in self.probed)
+        return (
+            f"failures: there is no tool at which both {' and '.join(self.policies)} fail in "
+            f"{self.share:.0%} of its probes ({probed}); lower `share` or probe more tasks"
+        )
+
     def weight(self, name: str) -> float:
         """Share of a tool's probes at which both were wrong; 0 for one that was not probed."""
         return next((tool.both / tool.probes for tool in self.probed if tool.name == name), 0.0)
@@ -147,7 +156,9 @@ async def find_failures(
         for name in {done.name for done in gold}:
             probes[name] += 1
             one, other = name in missed[0], name in missed[1]
-            wrong[name] = [old + new for old, new in zip(wrong[name], (one, other, one and other), strict=True)]
+            wrong[name] = [
+                old + new for old, new in zip(wrong[name], (one, other, one and other), strict=True)
+            ]
     probed = tuple(
         ToolProbes(name, probes[name], (wrong[name][0], wrong[name][1]), wrong[name][2])
         for name in sorted(probes)
@@ -200,7 +211,9 @@ def _opened(setting: Setting, store: Stored) -> Iterator[Stored]:
 def _task(source: Stored, task_id: str, setting: Setting) -> Task:
     task = source.get("tasks", task_id)
     if not isinstance(task, Task):
-        raise ConfigError(f"failures: {source.root} holds rollouts of task {task_id}, but not the task itself")
+        raise ConfigError(
+            f"failures: {source.root} holds rollouts of task {task_id}, but not the task itself"
+        )
     if task.split.startswith(HELD_OUT):
         raise ConfigError(
             f"failures: rollouts of {_label(setting)} are of split {task.split!r}, which evaluations read; "

@@ -1,9 +1,9 @@
 """The macro tool: a chain folded into one abstract tool, which the request is written against (step 4).
 
 `flights(src, dst, day) -> book(flight)` becomes one tool that takes where from, where to, which day and
-"the cheapest flight". Its parameters are what only the user knows: values of any call of the chain, and for a
-value that an inner call finds the way to point at it. Nothing else of the chain is in it. A value is said once
-where two calls share it. Not covered: naming it by a chat (`roles`), the request (`requests`).
+"the cheapest flight". Its parameters are what only the user knows: values of any call of the chain, and for
+a value that an inner call finds the way to point at it. Nothing else of the chain is in it. A value is said
+once where two calls share it. Not covered: naming it by a chat (`roles`), the request (`requests`).
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from typing import Any, NamedTuple
 from data import canonical
 from data.messages import ToolSpec
 from pipeline.checks.matching import same_value
+from synthesizers.graph.fields import fields_of, leaves
 from synthesizers.grounding.calls import ArgumentSource, GroundedCall, Provenance
 from synthesizers.grounding.reading import rows_of
 from synthesizers.grounding.scoring import Parameters
 from synthesizers.hardgen.api_graph import ApiGraph
 from synthesizers.hardgen.chains import Chain, Unmade, is_positional, reference
 from synthesizers.phrasing.clauses import shown_value
+from synthesizers.phrasing.referring import goes_unsaid
 from synthesizers.phrasing.wording import mentions
 
 SUFFIX = "adv"
@@ -36,6 +38,8 @@ class MacroArgument(NamedTuple):
     reference: bool = False
     schema: dict[str, Any] | None = None
     """Its JSON Schema; None for a reference, which is a text."""
+    inner: bool = False
+    """Whether only an inner call takes it."""
 
 
 class Macro(NamedTuple):
@@ -52,9 +56,7 @@ class Macro(NamedTuple):
         """As a tool."""
         properties = {one.name: one.schema or {"type": "string"} for one in self.arguments}
         schema = {"type": "object", "properties": properties, "required": [*properties]}
-        return ToolSpec(
-            name=self.name, description=self.description, parameters=canonical.dumps(schema)
-        )
+        return ToolSpec(name=self.name, description=self.description, parameters=canonical.dumps(schema))
 
     @property
     def said(self) -> tuple[ArgumentSource, ...]:
@@ -75,20 +77,48 @@ def fold(chain: Chain, graph: ApiGraph) -> Macro:
         asked = MacroArgument(_QUESTION, question, question, schema={"type": "string"})
         return Macro(name, "Answer a question.", (asked,), question)
     _refuse_unasked_changes(chain)
+    _refuse_groundless(chain, graph)
     arguments: list[MacroArgument] = list(_pointed_at(chain, graph))
     for place in (len(chain.calls) - 1, *range(len(chain.calls) - 1)):
         call = chain.calls[place]
         schemas = Parameters.of(graph.specs[call.executed.call.name]).properties
         for source in call.of(Provenance.USER):
-            _add(arguments, source, schemas.get(source.name) or {})
+            _add(arguments, source, schemas.get(source.name) or {}, inner=call is not chain.target)
     return Macro(name, target.description, tuple(arguments))
 
 
 def _refuse_unasked_changes(chain: Chain) -> None:
-    """Nobody wants a change that he does not ask for, but where what he asks for cannot be done without."""
+    """Nobody wants a change that he does not ask for, but where what he asks for cannot be done without.
+
+    A call that makes the very thing which a later one works on is no such means: a tweet is not posted to
+    comment on it.
+    """
     for place, call in enumerate(chain.calls[:-1]):
-        if call.executed.changes and place not in chain.needed_for_state:
+        if not call.executed.changes:
+            continue
+        later = {
+            str(value)
+            for other in chain.calls[place + 1 :]
+            for value in leaves(other.executed.arguments())
+            if not isinstance(value, bool)
+        }
+        named = {str(field.value) for field in fields_of(call.executed.result.text)}
+        named |= {str(value) for value in leaves(call.executed.arguments())}
+        if place not in chain.needed_for_state or later & named:
             raise Unmade("unasked_change", call.executed.call.name)
+
+
+def _refuse_groundless(chain: Chain, graph: ApiGraph) -> None:
+    """A look-up that nobody mentions needs something to go by: what the user says, or that it shows what is
+    his. "My destination" is no way to ask for the nearest tire shop."""
+    grounded: set[int] = set()
+    for place, call in enumerate(chain.calls[:-1]):
+        sources = {source.of.call for source in call.sources if source.of is not None}
+        own = goes_unsaid(call, graph.specs[call.executed.call.name])
+        if own or place in chain.needed_for_state or (sources and sources <= grounded):
+            grounded.add(place)
+        else:
+            raise Unmade("nothing_to_go_by", call.executed.call.name)
 
 
 def _pointed_at(chain: Chain, graph: ApiGraph) -> Iterator[MacroArgument]:
@@ -138,7 +168,9 @@ def _within(field: Any, value: Any) -> bool:
     return isinstance(field, str) and isinstance(value, str) and mentions(field, value)
 
 
-def _add(arguments: list[MacroArgument], source: ArgumentSource, schema: dict[str, Any]) -> None:
+def _add(
+    arguments: list[MacroArgument], source: ArgumentSource, schema: dict[str, Any], *, inner: bool
+) -> None:
     """Add a value that the user says, unless it is there; a name that is taken gets a number."""
     same = [one for one in arguments if not one.reference and same_value(one.value, source.value)]
     if any(one.name == source.name for one in same):
@@ -148,7 +180,8 @@ def _add(arguments: list[MacroArgument], source: ArgumentSource, schema: dict[st
     while name in names:
         number += 1
         name = f"{source.name}_{number}"
-    arguments.append(MacroArgument(name, source.value, shown_value(source.value), schema=_plain(schema)))
+    text = shown_value(source.value)
+    arguments.append(MacroArgument(name, source.value, text, schema=_plain(schema), inner=inner))
 
 
 def _plain(schema: dict[str, Any]) -> dict[str, Any]:

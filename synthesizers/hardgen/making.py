@@ -28,9 +28,7 @@ async def named(macro: Macro, chain: Chain, graph: ApiGraph, chat: Chat | None) 
         return macro
     request = ToolRequest(
         calls=tuple(_shown(call, graph) for call in chain.calls),
-        parameters=tuple(
-            one.text if one.reference else " ".join(words(one.name)) for one in macro.arguments
-        ),
+        parameters=tuple(one.text if one.reference else " ".join(words(one.name)) for one in macro.arguments),
         do_not_write=tuple(secret_names(graph.tools)),
     )
     problem = ""

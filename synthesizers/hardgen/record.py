@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from data import canonical
 from data.tasks import Task
 from data.verdicts import Verdict
+from synthesizers.hardgen.hints import Secrets
 from synthesizers.hardgen.macro import Macro
 from synthesizers.hardgen.uniqueness import Found
 
+UNREASONED = "no_reasoning"
+"""Label of trajectories of gold, which thinks nothing."""
 NO_REASONING = "left out: no reasoner; gold teaches"
 REASON = "planned"
 
@@ -27,7 +30,11 @@ class Plan:
     macro: Macro
     chain: tuple[str, ...]
     search: Found
+    secrets: Secrets
+    """What no hint may hold."""
     reasoning: str = NO_REASONING
+    failure: Verdict | None = None
+    """On the last try, where no try succeeded."""
 
 
 def planned_verdict(task: Task, plan: Plan, *, filter_: str) -> Verdict:

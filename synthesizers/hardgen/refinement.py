@@ -18,7 +18,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from data import canonical
@@ -38,6 +38,8 @@ from synthesizers.phrasing.wording import mentions
 
 WORLDS = 4
 """Tries of a prerequisite, each in another world. Ours."""
+MAX_PLAYED = 6
+"""Times that gold is played with a call left out to see what it does to one other tool. Ours."""
 MAX_STEPS = 12
 """Gold of more calls is not played with calls left out. Ours."""
 _FAR = 1_000_000
@@ -69,6 +71,7 @@ class Refiner:
     episodes: Sequence[Episode]
     num_corpus: int
     seed: int = 0
+    _pools: dict[str, ValuePool] = field(default_factory=dict)
 
     async def graph(self, targets: Sequence[str], *, failures: str) -> ApiGraph:
         """The refined graph toward `targets`."""
@@ -91,7 +94,7 @@ class Refiner:
         return replace(graph, tools=narrowed, constraints=tuple(constraints))
 
     async def _states(self, known: set[str]) -> list[Prerequisite]:
-        """Every pair (change, later call) of gold, with how often the tool did not work without the change."""
+        """Every pair (change, later call) of gold, with how often the tool failed without the change."""
         tried: Counter[tuple[str, str]] = Counter()
         failed: Counter[tuple[str, str]] = Counter()
         for episode in self.episodes:
@@ -107,6 +110,8 @@ class Refiner:
                 for place, step in enumerate(rest, start=left_out):
                     pair = steps[left_out].name, step.name
                     if pair[0] == pair[1] or not set(pair) <= known or not works(whole[place + 1]):
+                        continue
+                    if tried[pair] == MAX_PLAYED:
                         continue
                     tried[pair] += 1
                     before = [*steps[:left_out], *steps[left_out + 1 : place + 1]]
@@ -130,14 +135,15 @@ class Refiner:
     async def _tried(self, one: Prerequisite, kept: Sequence[Prerequisite]) -> Prerequisite:
         """The prerequisite with how often it was tried and confirmed; tried until it is confirmed."""
         specs = {tool.name: tool for tool in self.tools}
-        first = [other.source for other in kept if other.need is Need.STATE and other.target == one.source]
+        pair = one.source, one.target
+        first = [other.source for other in kept if other.need is Need.STATE and other.target in pair]
         for place, world in enumerate(self._worlds_for(one)):
             if one.confirmed or one.tried == WORLDS:
                 break
             rng = random.Random(f"hardgen/{self.seed}/{one.source}/{one.target}/{one.parameter}/{place}")
             async with await Trial.open(self.environment, world, seed=self.seed) as trial:
                 pool, made, said = await self._pool(world), None, ""
-                for name in (*first, one.source):
+                for name in dict.fromkeys((*(name for name in first if name not in pair), one.source)):
                     made = await ground(trial, specs[name], pool, rng=rng, may_finish=False)
                     said += "\n".join(str(s.value) for s in made.of(Provenance.USER)) if made else ""
                 if made is None:
@@ -147,6 +153,10 @@ class Refiner:
                 fed = await ground(
                     trial, specs[one.target], pool, rng=rng, prefer=prefer, said=said, may_finish=False
                 )
+                if fed is None and not await ground(
+                    trial, specs[one.target], pool, rng=rng, said=said, may_finish=False
+                ):
+                    continue  # the target works with nothing here: no word on this value
                 used = fed is not None and takes(fed, one.parameter, port.call)
                 one = one._replace(tried=one.tried + 1, confirmed=one.confirmed + used)
         return one
@@ -189,7 +199,10 @@ class Refiner:
         return []
 
     async def _pool(self, world: Task) -> ValuePool:
-        return await make_pool(self.environment, world, num_corpus=self.num_corpus)
+        if world.task_id not in self._pools:
+            pool = await make_pool(self.environment, world, num_corpus=self.num_corpus)
+            self._pools[world.task_id] = pool
+        return self._pools[world.task_id]
 
 
 async def replayed(environment: Environment, task: Task, steps: Sequence[Step]) -> list[Executed]:
@@ -215,7 +228,9 @@ def _candidates(graph: SignatureGraph) -> Iterator[Prerequisite]:
     """The best link of each parameter; a part of an argument counts with what gold was seen to do."""
     for edge in graph.edges:
         best: dict[str, Link] = {}
-        for link in sorted(edge.links, key=lambda link: (link.evidence is not Evidence.OBSERVED, -link.score)):
+        for link in sorted(
+            edge.links, key=lambda link: (link.evidence is not Evidence.OBSERVED, -link.score)
+        ):
             if link.whole or (link.evidence is Evidence.OBSERVED and link.times > 1):
                 best.setdefault(link.input, link)
         for link in best.values():
@@ -293,8 +308,10 @@ async def _constraint(
 
     if schema.get("enum"):
         values = schema["enum"][:_MOST_ALLOWED]
-        refused = tuple(canonical.dumps(value) for value in values if not await is_taken(value))
-        return Constraint(tool, key, refused=refused, tried=len(tried)) if len(refused) < len(values) else None
+        refused = tuple([canonical.dumps(value) for value in values if not await is_taken(value)])
+        return (
+            Constraint(tool, key, refused=refused, tried=len(tried)) if len(refused) < len(values) else None
+        )
     start = arguments[key]
     if not isinstance(start, int) or isinstance(start, bool):
         return None
@@ -316,4 +333,3 @@ async def _end(is_taken: Callable[[Any], Awaitable[bool]], good: int, bad: int) 
         else:
             bad = middle
     return good
-

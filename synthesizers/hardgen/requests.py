@@ -1,4 +1,4 @@
-"""The hard request: written against the macro tool only, and checked to mention nothing of the chain (step 5).
+"""The hard request: written against the macro tool only, checked to mention nothing of the chain (step 5).
 
 By template the macro tool's description becomes an imperative with its arguments; a chat is shown the macro
 tool and its arguments and nothing else. Whoever wrote it, a request must say every value that only the user
@@ -17,16 +17,17 @@ from typing import NamedTuple
 from data.messages import ToolSpec
 from pipeline.chat.base import Chat
 from synthesizers.grounding.calls import GroundedCall, Provenance
-from synthesizers.grounding.reading import singular, words
+from synthesizers.grounding.reading import parts_of, singular, words
 from synthesizers.hardgen.api_graph import ApiGraph
 from synthesizers.hardgen.chains import Chain, Unmade
-from synthesizers.hardgen.macro import Macro, inner_names
+from synthesizers.hardgen.macro import Macro, MacroArgument, inner_names
 from synthesizers.hardgen.roles import QUERY_WRITER, MacroValue, QueryRequest
-from synthesizers.phrasing.clauses import Slot, clause_of
+from synthesizers.phrasing.clauses import Slot, clause_of, unnamed
 from synthesizers.phrasing.closings import TurnCalls
 from synthesizers.phrasing.headings import imperative
 from synthesizers.phrasing.requests import FRAMES, request_problem
-from synthesizers.phrasing.vocabulary import LOOK_UPS
+from synthesizers.phrasing.saying import Told, told_of, with_question, without_question
+from synthesizers.phrasing.vocabulary import LOOK_UPS, PREPOSITIONS
 from synthesizers.phrasing.wording import leaked_tool_name, mentions, name_in, without_values
 
 DRAWS = 12
@@ -55,9 +56,9 @@ async def write_request(
         return Written(macro.question, "task")
     if chat is not None:
         return await _by_chat(chat, macro, chain, graph)
-    problem = ""
+    told, problem = told_of([chain.target.executed]), ""
     for _ in range(DRAWS):
-        text = _by_template(macro, graph, rng=rng)
+        text = _by_template(macro, told, graph, rng=rng)
         problem = hard_problem(text, macro, chain, graph)
         if not problem:
             return Written(text, "template")
@@ -72,7 +73,8 @@ def hard_problem(text: str, macro: Macro, chain: Chain, graph: ApiGraph) -> str:
     unsaid = [one.text for one in macro.arguments if one.reference and not mentions(text, one.text)]
     if not problem and unsaid:
         problem = f"it does not say {unsaid[0]!r}"
-    return problem or inner_problem(text, chain, graph, said=[one.value for one in macro.said])
+    asked_for = without_question(text, turn.told)
+    return problem or inner_problem(asked_for, chain, graph, said=[one.value for one in macro.said])
 
 
 def inner_problem(text: str, chain: Chain, graph: ApiGraph, *, said: Sequence[object] = ()) -> str:
@@ -104,19 +106,28 @@ def _found_value(text: str, chain: Chain, said: Sequence[object]) -> str:
     return ""
 
 
-def _by_template(macro: Macro, graph: ApiGraph, *, rng: random.Random) -> str:
+def _by_template(macro: Macro, told: Told, graph: ApiGraph, *, rng: random.Random) -> str:
     names = [macro.name, *(tool.name for tool in graph.tools)]
+    apart = [one for one in macro.arguments if _is_said_apart(one)]
     slots = [
         Slot(_plain_name(one.name), one.value, one.text, reference=one.reference)
         for one in macro.arguments
-        if not isinstance(one.value, bool)
+        if one not in apart
     ]
-    clause = clause_of(_written(macro.spec), slots, names=names, rng=rng).filled()
+    clause = clause_of(_plainly(macro.spec), slots, names=names, rng=rng).filled()
     text = rng.choice(FRAMES).format(clause)
-    return text[:1].upper() + text[1:]
+    facts = " and ".join(f"the {' '.join(parts_of(_plain_name(one.name)))} is {one.text}" for one in apart)
+    said = [text, unnamed(facts, names, rng=rng) + "."] if facts else [text]
+    return with_question(" ".join(part[:1].upper() + part[1:] for part in said), told)
 
 
-def _written(spec: ToolSpec) -> ToolSpec:
+def _is_said_apart(one: MacroArgument) -> bool:
+    """Whether a value that only an inner call takes fits no sentence about the target: a password."""
+    found = [PREPOSITIONS[part] for part in reversed(parts_of(one.name)) if part in PREPOSITIONS]
+    return one.inner and (not found or found[0] in ("called", "saying"))
+
+
+def _plainly(spec: ToolSpec) -> ToolSpec:
     """The macro tool with plain parameter names, as the slots have them."""
     return spec.model_copy(update={"parameters": re.sub(r"_\d+(?=\":)", "", spec.parameters)})
 
@@ -138,7 +149,8 @@ async def _by_chat(chat: Chat, macro: Macro, chain: Chain, graph: ApiGraph) -> W
     )
     problem = ""
     for _ in range(ASKS):
-        text = (await QUERY_WRITER.ask(chat, request)).request.strip()
+        reply = await QUERY_WRITER.ask(chat, request)
+        text = with_question(reply.request, told_of([chain.target.executed]))
         problem = hard_problem(text, macro, chain, graph)
         if not problem:
             return Written(text, chat.name)

@@ -3,8 +3,8 @@
 failure tools -> API graph around them, refined by executed calls -> a legal chain to a failure tool, made in
 a real session -> folded into a macro tool -> a request against the macro tool, which mentions nothing of the
 chain -> a search for other chains -> the task, solved with the primitive tools -> reasoning checked by
-execution, with hints that reveal nothing. The graph is made anew when the failure set is another one; a plan's
-verdict row says for which set it was made. Not covered: probing (`failures` reads what is stored), and
+execution, with hints that reveal nothing. The graph is made anew when the failure set is another one; a
+plan's verdict row says for which set it was made. Not covered: probing (`failures` reads what is stored), and
 training between two failure sets (`flows.stages.loop`).
 """
 
@@ -14,6 +14,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import ClassVar
@@ -31,9 +32,11 @@ from synthesizers.grounding.planned import planned_call
 from synthesizers.hardgen.api_graph import ApiGraph, Need
 from synthesizers.hardgen.chains import MAX_CALLS, Chain, Maker, Step, Unmade, draw_at_random, draw_steps
 from synthesizers.hardgen.failures import SHARE, FailureSet, Setting, Stored, check_setting, find_failures
+from synthesizers.hardgen.hints import secrets_of
 from synthesizers.hardgen.macro import Macro, fold
 from synthesizers.hardgen.making import named
-from synthesizers.hardgen.record import Plan, planned_verdict
+from synthesizers.hardgen.reasoning import ChatPlayer, Player, PolicyPlayer, Reasoning
+from synthesizers.hardgen.record import UNREASONED, Plan, planned_verdict
 from synthesizers.hardgen.refinement import Episode, Refiner
 from synthesizers.hardgen.requests import Written, write_request
 from synthesizers.hardgen.roles import QUERY_WRITER, REASONER, TOOL_MAKER, VERIFIER
@@ -45,7 +48,7 @@ from synthesizers.phrasing.saying import answer_cells, values_to_say
 from synthesizers.planning import Planned, Planner, given_up
 from synthesizers.worlds import training_split, whole_world
 
-DRAWS = 6
+DRAWS = 10
 """Chains tried for one plan. Ours."""
 MAX_TRIES = 3
 """Tries of the reasoner. From the paper: K_max."""
@@ -92,12 +95,18 @@ class HardGen(Planner):
                 raise ConfigError(f"{option} must be at least 1, got {getattr(self, option)}")
         if not self.min_calls <= self.max_calls <= MAX_CALLS:
             raise ConfigError(
-                f"min_calls {self.min_calls} and max_calls {self.max_calls}: chains have up to {MAX_CALLS} calls"
+                f"min_calls {self.min_calls} and max_calls {self.max_calls}: "
+                f"chains have up to {MAX_CALLS} calls"
             )
         if not 0.0 < self.share <= 1.0:
             raise ConfigError(f"share is above 0 and at most 1, got {self.share}")
         if self.failures or not self.random_choice:
             check_setting(self.failures)
+        if REASONER.name in self.chats and self.teacher == "policy":
+            raise ConfigError(
+                "chats.reasoner and teacher: policy both act; leave teacher out for the chat to reason, "
+                "or write teacher: hinted for the policy to reason with hints"
+            )
         self.failure_set: FailureSet | None = None
         self.plans_made: dict[str, Plan] = {}
         self._knowledge: Knowledge | None = None
@@ -113,11 +122,7 @@ class HardGen(Planner):
                 self.environment, self.failures, store=self.store, share=self.share, without=self.name
             )
             if not self.failure_set.names and not self.random_choice:
-                probed = ", ".join(f"{tool.name} {tool.both}/{tool.probes}" for tool in self.failure_set.probed)
-                raise ConfigError(
-                    f"failures: there is no tool at which both {' and '.join(self.failure_set.policies)} fail "
-                    f"in {self.share:.0%} of its probes ({probed}); lower `share` or probe more tasks"
-                )
+                raise ConfigError(self.failure_set.none_fails)
         judge = self.roles.of(EDGE_JUDGE)
         self._knowledge = await learn(self.environment, observed=self.observed, judge=judge)
         split = training_split(self.environment)
@@ -176,15 +181,16 @@ class HardGen(Planner):
         detail = ""
         vain: set[str] = set()
         for _ in range(DRAWS):
-            target = self._target([name for name in graph.targets if name not in vain], maker.rng)
+            left = [name for name in graph.targets if name not in vain and name not in maker.failed]
+            if not left:
+                break
+            target = self._target(left, maker.rng)
             try:
                 return await self._drawn(maker, target, base, whole)
             except Unmade as reason:
                 reasons[reason.reason] += 1
                 detail = str(reason)
-                vain |= {target} if reason.reason == "no_call_works" else set()
-                if vain >= set(graph.targets):
-                    break
+                vain |= {target} if reason.reason == "no_legal_chain" else set()
         self.dropped += reasons
         most = max(reasons, key=lambda reason: (reasons[reason], reason))
         return given_up(most, detail)
@@ -216,7 +222,8 @@ class HardGen(Planner):
         turn = planned_turn(chain, macro, written, graph, rng=maker.rng).model_copy(update={"tools": names})
         task = self._task(turn, base, whole, chain)
         await self._check_accepted(task, found, turn.reply)
-        self.plans_made[task.task_id] = Plan(graph.failures, target, macro, chain.names, found)
+        secrets = secrets_of(task, graph.tools, chain.history, macro.name)
+        self.plans_made[task.task_id] = Plan(graph.failures, target, macro, chain.names, found, secrets)
         return Planned(task=task, hints=("",))
 
     def _target(self, targets: Sequence[str], rng: random.Random) -> str:
@@ -238,7 +245,14 @@ class HardGen(Planner):
         return await maker.make(self._steps(maker, target, states=True))
 
     def _steps(self, maker: Maker, target: str, *, states: bool) -> list[Step]:
-        return draw_steps(maker.graph, target, rng=maker.rng, max_calls=self.max_calls, states=states)
+        return draw_steps(
+            maker.graph,
+            target,
+            rng=maker.rng,
+            max_calls=self.max_calls,
+            states=states,
+            avoid=maker.failed,
+        )
 
     def _task(self, turn: PlannedTurn, base: Task, whole: Task, chain: Chain) -> Task:
         tags = {"implicit_chain"} if len(chain.calls) > 1 else {"single_call"}
@@ -258,12 +272,63 @@ class HardGen(Planner):
             if not await accepted(self.environment, task, calls, reply):
                 raise Unmade("alternative_refused", " -> ".join(name for name, _ in calls))
 
+    async def _taught(
+        self, planned: Planned, *, done: Collection[str], failed: Collection[str]
+    ) -> AsyncGenerator[Trajectory]:
+        """The reasoner's tries where there is a reasoner, else the teacher's; gold thinks nothing."""
+        assert planned.task is not None
+        player = self._player()
+        if player is None:
+            async with aclosing(super()._taught(planned, done=done, failed=failed)) as taught:
+                async for trajectory in taught:
+                    yield _unreasoned(trajectory) if self.teacher == "gold" else trajectory
+            return
+        plan = self.plans_made[planned.task.task_id]
+        reasoning = Reasoning(
+            player=player,
+            verifier=self.roles.of(VERIFIER.name),
+            max_tries=self.max_tries,
+            filter=self.name,
+        )
+        tries = reasoning.tries(planned.task, plan.secrets, done=done, failed=failed)
+        async with aclosing(tries) as tried:
+            async for trajectory in tried:
+                yield trajectory
+        plan.reasoning, plan.failure = reasoning.outcome, reasoning.verdict
+
+    def _player(self) -> Player | None:
+        """Who reasons: the chat of that role; the policy where the teacher is hinted; else nobody."""
+        chat = self.roles.of(REASONER.name)
+        if chat is not None and self.teacher != "policy":
+            return ChatPlayer(
+                chat=chat,
+                environment=self.environment,
+                renderer=self.renderer,
+                settings=self.settings,
+                synthesizer=self.name,
+                seed=self.seed,
+                run_id=self.run_id,
+                load=self.load,
+            )
+        if self.teacher != "hinted":
+            return None
+        sampler = self._sampler()
+        sampler.k = 1
+        return PolicyPlayer(sampler=sampler, renderer=self.renderer)
+
     async def further(
         self, planned: Planned, *, done: Collection[str], failed: Collection[str]
     ) -> AsyncIterator[Trajectory | Verdict]:
-        """The record of the plan: which failure set, target, macro tool, search, and how it was reasoned."""
+        """The record of the plan, and the verdict on its reasoning where that failed."""
         assert planned.task is not None
-        yield planned_verdict(planned.task, self.plans_made[planned.task.task_id], filter_=self.name)
+        plan = self.plans_made.pop(planned.task.task_id)
+        if plan.failure is not None:
+            yield plan.failure
+        yield planned_verdict(planned.task, plan, filter_=self.name)
+
+
+def _unreasoned(trajectory: Trajectory) -> Trajectory:
+    return trajectory.model_copy(update={"labels": (*trajectory.labels, UNREASONED)})
 
 
 def planned_turn(
@@ -275,7 +340,7 @@ def planned_turn(
     target = chain.target
     cells = answer_cells(target.executed.result.text) if macro.question else ()
     reply = phrase_closing(turn, rng=rng, must_say=cells)
-    told = cells if macro.question else values_to_say([target.executed], reply)
+    told = cells if macro.question else values_to_say([target.executed], reply, request=written.text)
     return PlannedTurn(
         text=written.text,
         text_by=written.by,

@@ -106,9 +106,7 @@ class Search:
         yield from (spec for spec in self.shown if self._is_goal(spec))
         if depth + 1 < len(self.chain.calls):
             helpers = self._helpers()
-            yield from (
-                spec for spec in self.shown if spec.name in helpers and spec.name not in executed
-            )
+            yield from (spec for spec in self.shown if spec.name in helpers and spec.name not in executed)
 
     def _is_goal(self, spec: ToolSpec) -> bool:
         target = self.graph.specs[self.chain.names[-1]]
@@ -188,9 +186,7 @@ class Search:
         (self.same if alike_end else self.other).add(self._as_calls(trial.executed))
 
     def _as_calls(self, made: Sequence[Executed]) -> Calls:
-        return tuple(
-            (done.call.name, canonical.dumps(done.arguments(), sort_keys=True)) for done in made
-        )
+        return tuple((done.call.name, canonical.dumps(done.arguments(), sort_keys=True)) for done in made)
 
 
 async def accepted(environment: Environment, task: Task, calls: Calls, reply: str) -> bool:
