@@ -29,7 +29,7 @@ class Turned(StrEnum):
     """What became of a finished episode: the reason of a kept verdict that hindsight gives on it."""
 
     FAILURE_TURNED = "failure_turned"
-    """A failed one that made verified data."""
+    """A failed one that reached a goal which is verified data now."""
     FAILURE_LEFT = "failure_left"
     SUCCESS_TURNED = "success_turned"
     SUCCESS_LEFT = "success_left"

@@ -77,7 +77,7 @@ class SynthesizerSurvey(Record):
     failures_read: int = 0
     """Failed episodes of another synthesizer that were looked back at."""
     failures_turned: int = 0
-    """Of these, those that made verified data which no other episode had made."""
+    """Of these, those that reached a goal which is verified data now; several may have reached the same."""
 
 
 class Overlap(Record):

@@ -6,7 +6,7 @@ Not covered: that the task made of a goal is solved by its calls in a fresh sess
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -49,6 +49,8 @@ class Found(NamedTuple):
     tools: tuple[str, ...] = ()
     problem: str = ""
     """Why a chat's workflow is none."""
+    key: str = ""
+    """Equal for goals that the same calls reach."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,12 +66,12 @@ class Looking:
     seed: int
 
     async def back_at(
-        self, task: Task, episode: Trajectory, pool: ValuePool, seen: set[str]
+        self, task: Task, episode: Trajectory, pool: ValuePool, seen: Collection[str]
     ) -> tuple[list[Found], Found | None]:
         """The goals of an episode of `task`; of a successful one also its own goal, for a memory.
 
-        `seen` are the goals of earlier episodes in the same world, to which these are added. Raises
-        EnvironmentFailure where the world breaks.
+        `seen` are keys of goals that earlier episodes in the same world reached. Raises EnvironmentFailure
+        where the world breaks.
         """
         try:
             opened = await Trial.open(self.environment, bare_world(task), seed=world_seed(task, episode))
@@ -86,7 +88,7 @@ class Looking:
         return [Found(given_up("needs_its_goal" if needs else "replay_differs", past))], None
 
     async def _looked(
-        self, past: Past, task: Task, episode: Trajectory, pool: ValuePool, seen: set[str]
+        self, past: Past, task: Task, episode: Trajectory, pool: ValuePool, seen: Collection[str]
     ) -> tuple[list[Found], Found | None]:
         try:
             summary = await summary_of(self.chat_of(SUMMARISER.name), past)
@@ -94,9 +96,10 @@ class Looking:
         except StructuredReplyError as error:
             return [Found(given_up("invalid_reply", str(error)))], None
         own = await self._own(past, episode, summary) if self.own and episode.success else None
-        found = []
+        found: list[Found] = []
         for goal in goals:
-            found.append(await self._found(past, goal, task, episode, pool, seen, summary))
+            known = {*seen, *(one.key for one in found if one.key)}
+            found.append(await self._found(past, goal, task, episode, pool, known, summary))
         return found or [Found(given_up("nothing_reached"))], own
 
     async def _goals(self, past: Past, summary: Summary | None) -> list[Reached]:
@@ -112,7 +115,7 @@ class Looking:
         task: Task,
         episode: Trajectory,
         pool: ValuePool,
-        seen: set[str],
+        seen: Collection[str],
         summary: Summary | None,
     ) -> Found:
         if not goal.targets:
@@ -124,8 +127,7 @@ class Looking:
             return Found(given_up("too_many_calls", str(len(trimmed.calls))))
         key = canonical.digest([[c.executed.call.name, c.executed.arguments()] for c in trimmed.calls])
         if key in seen:
-            return Found(given_up("duplicate"))
-        seen.add(key)
+            return Found(given_up("duplicate"), key=key)
         writing = Writing(
             tools=past.tools,
             pool=pool,
@@ -144,7 +146,8 @@ class Looking:
         if planned.task is None:
             return Found(planned)
         text = goal.text or planned.task.prompt[-1].text
-        return await self._described(planned, text, trimmed.calls, summary)
+        found = await self._described(planned, text, trimmed.calls, summary)
+        return found._replace(key=key)
 
     async def _own(self, past: Past, episode: Trajectory, summary: Summary | None) -> Found:
         """The goal that a successful episode had, and all that it did for it."""

@@ -126,7 +126,7 @@ class Hindsight:
         async def work(job: tuple[Task, list[str]], emit: Emit[Made]) -> None:
             task, ids = job
             others = [example for task_id, example in corpus if task_id not in (task.task_id, *task.parents)]
-            pool, seen = ValuePool.of(bare_world(task), corpus=others), set[str]()
+            pool, seen = ValuePool.of(bare_world(task), corpus=others), dict[str, bool]()
             try:
                 for trajectory_id in ids:
                     made, memories = await self._turned(
@@ -163,16 +163,16 @@ class Hindsight:
             )
 
     def _episodes(self) -> dict[str, list[str]]:
-        """Ids of the finished episodes of `of`, by task: of one goal that several reached, a failed one is
-        to make the data, because a success is data already."""
+        """Ids of the finished episodes of `of` by task, in the order they were to be made: what several
+        reached is data of the first, also where a run has grown."""
         if self._sources is None:
             rows = [
-                (row.task_id, bool(row.success), row.trajectory_id)
+                (row.task_id, row.rollout_index, row.attempt, row.trajectory_id)
                 for row in self.store.trajectories()
                 if row.synthesizer == self.of
             ]
             self._sources = {}
-            for task_id, _, trajectory_id in sorted(rows):
+            for task_id, *_, trajectory_id in sorted(rows):
                 self._sources.setdefault(task_id, []).append(trajectory_id)
         return self._sources
 
@@ -195,12 +195,15 @@ class Hindsight:
         task: Task,
         trajectory_id: str,
         pool: ValuePool,
-        seen: set[str],
+        seen: dict[str, bool],
         *,
         done: Collection[str],
         failed: Collection[str],
     ) -> tuple[list[Made], Remembered]:
-        """All that is made of one episode, the verdict on it last, and what is remembered of it."""
+        """All that is made of one episode, the verdict on it last, and what is remembered of it.
+
+        `seen`: goals of this world so far, and whether each is verified data.
+        """
         episode = self.store.get("trajectories", trajectory_id)
         assert isinstance(episode, Trajectory), trajectory_id
         looking = Looking(
@@ -211,7 +214,7 @@ class Hindsight:
             own=any(Kind(kind) is not Kind.ECHO for kind in self.memory),
             seed=self.seed,
         )
-        found, own = await looking.back_at(task, episode, pool, seen)
+        found, own = await looking.back_at(task, episode, pool, seen.keys())
         records: list[Made] = []
         entries, turned = [], False
         for number, goal in enumerate(found):
@@ -220,9 +223,11 @@ class Hindsight:
             planned, made = await self._verified(goal.planned, episode, done=done, failed=failed)
             if planned.task is None:
                 records.append(self._verdict(name, planned.reason, planned.detail))
+                turned |= seen.setdefault(goal.key, False)
                 continue
             records += [planned.task, *made]
-            if all(record.reward is not None for record in made):
+            seen[goal.key] = all(record.reward is not None for record in made)
+            if seen[goal.key]:
                 turned = True
                 entries.append(entry_of(episode, task.split, goal.goal, goal.workflow, goal.tools))
         records += self._problems(own, trajectory_id, "own") if own is not None else ()

@@ -121,15 +121,13 @@ def test_several_changes_are_a_goal_together_and_each_alone(tmp_path: Path, rend
     assert few.tasks == [] and few.reasons == ["too_many_calls"]
 
 
-def test_equal_goals_of_one_world_make_one_task_and_failures_come_first(
-    tmp_path: Path, renderer: Any
-) -> None:
+def test_equal_goals_of_one_world_make_one_task_of_the_first(tmp_path: Path, renderer: Any) -> None:
     task, turns = paris_to_miami(), (SEARCH, call("book", flight="F219"))
-    rows = [episode(task, *turns, index=index, reward=float(index < 2)) for index in range(3)]
-    records = looked_back(tmp_path, renderer, [task], rows)
-    assert [row.parents for row in records.trajectories] == [(rows[2].trajectory_id,)]
+    rows = [episode(task, *turns, index=index, reward=float(index == 1)) for index in range(3)]
+    records = looked_back(tmp_path, renderer, [task], [*reversed(rows)])
+    assert [row.parents for row in records.trajectories] == [(rows[0].trajectory_id,)]
     assert records.reasons == ["duplicate", "duplicate"]
-    assert sorted(records.ends) == ["failure_turned", "success_left", "success_left"]
+    assert records.ends == ["failure_turned", "success_turned", "failure_turned"]
 
 
 def test_what_was_taken_back_is_no_change() -> None:
