@@ -12,7 +12,7 @@ What is not possible for a seed is None, and the next kind is tried. Not covered
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
@@ -38,6 +38,8 @@ MORE_TOOLS = 4
 """Tools added at the most (ours)."""
 SEARCHED = 2_000
 """Tasks of the training split among which others of a template are looked for (ours)."""
+OTHERS = 16
+"""Of these, among how many one is drawn (ours)."""
 
 
 class Kind(StrEnum):
@@ -55,7 +57,8 @@ class Variants:
 
     environment: Environment
     seed: int = 0
-    _by_template: dict[str, list[Task]] = field(default_factory=dict)
+    _listed: list[Task] = field(default_factory=list, init=False)
+    _stream: Iterator[Task] | None = field(default=None, init=False)
 
     async def of(self, kind: Kind, task: Task, *, rng: random.Random, used: Collection[str]) -> Task | None:
         """A variant of that kind, not yet gated; None where this seed has none. `used`: tasks not to take."""
@@ -86,26 +89,28 @@ class Variants:
     def _instance(self, task: Task, *, rng: random.Random, used: Collection[str]) -> Task | None:
         """Another task of the template; of a planned task, one of the template that it was planned from."""
         like = read_blueprint(task).base if is_blueprint(task) else task
-        others = [
-            other
-            for other in self._like(like)
-            if other.task_id not in used and other.task_id not in (task.task_id, like.task_id)
-        ]
-        if not others:
-            return None
-        return rng.choice(others).model_copy(update={"parents": (task.task_id,)})
+        skip = {*used, task.task_id, like.task_id}
+        others = self._first(lambda other: other.template == like.template, skip)
+        if not others and like.tags:
+            others = self._first(lambda other: other.tags == like.tags, skip)
+        return rng.choice(others).model_copy(update={"parents": (task.task_id,)}) if others else None
 
-    def _like(self, task: Task) -> list[Task]:
-        """Tasks of its template; of one that has no other, those of its tags."""
-        if not self._by_template:
-            split = training_split(self.environment)
-            for other in islice(self.environment.tasks(split), SEARCHED):
-                self._by_template.setdefault(other.template, []).append(other)
-        same = self._by_template.get(task.template, [])
-        if any(other.task_id != task.task_id for other in same) or not task.tags:
-            return same
-        every = (other for others in self._by_template.values() for other in others)
-        return [other for other in every if other.tags == task.tags]
+    def _first(self, fits: Callable[[Task], bool], skip: Collection[str]) -> list[Task]:
+        """The first OTHERS tasks of the training split that fit."""
+        fitting = (task for task in self._training_tasks() if fits(task) and task.task_id not in skip)
+        return list(islice(fitting, OTHERS))
+
+    def _training_tasks(self) -> Iterator[Task]:
+        """The first SEARCHED, each listed by the environment once."""
+        if self._stream is None:
+            self._stream = islice(self.environment.tasks(training_split(self.environment)), SEARCHED)
+        for place in range(SEARCHED):
+            if place == len(self._listed):
+                task = next(self._stream, None)
+                if task is None:
+                    return
+                self._listed.append(task)
+            yield self._listed[place]
 
     async def _with_request(self, task: Task, *, rng: random.Random, before: bool) -> Task | None:
         """The task with one more request, of a tool of its world; a look-up where it comes first."""
