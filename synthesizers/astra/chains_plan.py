@@ -76,13 +76,14 @@ class Dialogue:
         cells = [cell for call in calls if call.question for cell in answer_cells(call.executed.result.text)]
         closing = phrase_closing(turn, rng=rng, must_say=cells)
         asked = [call.executed for call in calls if not call.question]
+        told = values_to_say(asked, closing, request=wording.text)
         handed_in = bool(cells) and calls[-1].executed.changes
         planned = PlannedTurn(
             text=wording.text,
             text_by=wording.by,
             calls=planned_calls(calls, trial.executed, outages),
             reply=closing,
-            must_say=tuple(dict.fromkeys([*values_to_say(asked, closing), *([] if handed_in else cells)])),
+            must_say=tuple(dict.fromkeys([*told, *([] if handed_in else cells)])),
             state=trial.state,
             tools=tuple(tool.name for tool in self.shown) if not self.turns else None,
         )

@@ -24,6 +24,7 @@ from synthesizers.astra.chains_roles import AUGMENTER, READER, RequestToRead, Te
 from synthesizers.grounding.calls import Provenance
 from synthesizers.phrasing.back_translation import back_translate
 from synthesizers.phrasing.requests import PhrasingError, TurnCalls, phrase_request, request_problem
+from synthesizers.phrasing.saying import with_question, without_question
 from synthesizers.phrasing.wording import secret_names
 
 READERS = 3
@@ -73,6 +74,7 @@ async def round_trip(request: str, chain: Chain, turn: TurnCalls, readers: Seque
     that a call answers one is known from gold.
     """
     if not readers:
+        request = without_question(request, turn.told)
         questions = [call for call in turn.calls if call.question]
         for call in questions:
             request = request.replace(call.question, " ")
@@ -116,10 +118,11 @@ async def augmented(
 async def _rewritten(wording: Wording, turn: TurnCalls, how: str, *, chat: Chat, said: str) -> Wording:
     values = tuple(str(source.value) for source in turn.sources() if source.provenance is Provenance.USER)
     names = tuple(secret_names(turn.tools))
-    asked = TextToAugment(request=wording.text, how=how, values=values, do_not_write=names)
+    request = without_question(wording.text, turn.told)
+    asked = TextToAugment(request=request, how=how, values=values, do_not_write=names)
     problem = ""
     for _ in range(_ASKS):
-        text = (await AUGMENTER.ask(chat, asked)).request.strip()
+        text = with_question((await AUGMENTER.ask(chat, asked)).request, turn.told)
         problem = request_problem(text, turn, said=said) or _other_language(wording.text, text)
         if not problem:
             return Wording(text, chat.name)

@@ -286,6 +286,7 @@ class Stage:
             must_say=values_to_say(
                 [call.executed for call in turn.expected.mentioned],
                 phrase_closing(turn.expected, rng=self.users.rng),
+                request=self.turns[-1].text,
             )
             if turn.expected.calls
             else (),
@@ -316,7 +317,7 @@ class Stage:
         must_say = (
             values_refused(turn.broken, turn.reply)
             if turn.broken is not None
-            else (*values_to_say(asked, turn.reply), *goal.says)
+            else (*values_to_say(asked, turn.reply, request=self.turns[-1].text), *goal.says)
         )
         direction = Direction(
             goal=goal.goal,

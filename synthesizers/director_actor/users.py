@@ -23,6 +23,7 @@ from synthesizers.director_actor.subgoals import SubGoal, place_of
 from synthesizers.grounding.calls import Provenance
 from synthesizers.grounding.reading import rows_of
 from synthesizers.phrasing.requests import PhrasingError, TurnCalls, phrase_request, request_problem
+from synthesizers.phrasing.saying import with_question, without_question
 from synthesizers.phrasing.wording import mentions
 from synthesizers.roles import shown_dialogue
 
@@ -67,10 +68,12 @@ class Users:
         said = "\n".join(turn.text for turn in dialogue if turn.role is Role.USER)
         if self.simulator is not None:
             return await self._simulated(goal, calls, dialogue, said=said)
+        told = calls.told
         if goal.text_by == "task":
-            return Said(f"{goal.text}{suffix}", goal.text_by)
-        if goal.text and not request_problem(goal.text, calls, said=said):
-            return Said(goal.text, goal.text_by)
+            words = f"{goal.text}{suffix}"
+            return Said(words if goal.says else with_question(words, told), goal.text_by)
+        if goal.text and not request_problem(with_question(goal.text, told), calls, said=said):
+            return Said(with_question(goal.text, told), goal.text_by)
         text = self._worded(calls, said=said)
         limit = self._limit(calls)
         spent = f"{text} At most ${limit}, please." if limit is not None else text
@@ -98,7 +101,7 @@ class Users:
         self, goal: SubGoal, calls: TurnCalls, dialogue: Sequence[Turn], *, said: str
     ) -> Said:
         assert self.simulator is not None
-        intent = goal.text or self._worded(calls, said=said)
+        intent = goal.text or without_question(self._worded(calls, said=said), calls.told)
         heard = shown_dialogue(
             [turn for turn in dialogue if turn.role in (Role.USER, Role.ASSISTANT) and turn.text]
         )
@@ -118,7 +121,7 @@ class Users:
                 attempt=attempt,
                 problem=problem if not good else "",
             )
-            text = (await USER_SIMULATOR.ask(self.simulator, request)).text.strip()
+            text = with_question((await USER_SIMULATOR.ask(self.simulator, request)).text, calls.told)
             wrong = request_problem(text, calls, said=said) if calls.calls else ""
             wrong = wrong or foreign_value(text, f"{intent}\n{' '.join(values)}\n{heard}", self.names)
             if wrong:

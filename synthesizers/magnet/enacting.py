@@ -236,15 +236,16 @@ def dialogue_of(turns: Sequence[Enacted]) -> list[Turn]:
 def planned_turn(enacted: Enacted, *, text: Written | None = None) -> PlannedTurn:
     """The turn as a blueprint holds it; `text` is said instead of its own request."""
     written = text or enacted.written
-    told = enacted.turn.mentioned
-    asked = [call.executed for call in told if not call.question]
-    cells = [cell for call in told if call.question for cell in answer_cells(call.executed.result.text)]
+    mentioned = enacted.turn.mentioned
+    asked = [call.executed for call in mentioned if not call.question]
+    cells = [cell for call in mentioned if call.question for cell in answer_cells(call.executed.result.text)]
+    told = values_to_say(asked, enacted.reply, request=enacted.written.text)
     return PlannedTurn(
         text=written.text,
         text_by=written.by,
         calls=tuple(_planned_calls(enacted)),
         reply=enacted.reply,
-        must_say=tuple(dict.fromkeys([*values_to_say(asked, enacted.reply), *cells])),
+        must_say=tuple(dict.fromkeys([*told, *cells])),
         state=enacted.after,
     )
 

@@ -27,6 +27,7 @@ from synthesizers.magnet.roles import (
 )
 from synthesizers.phrasing.back_translation import BACK_TRANSLATOR, translation_request
 from synthesizers.phrasing.requests import PhrasingError, TurnCalls, phrase_request, request_problem
+from synthesizers.phrasing.saying import with_question
 from synthesizers.phrasing.wording import mentions
 from synthesizers.roles import shown_dialogue, shown_parameters
 
@@ -76,7 +77,7 @@ class Translator:
         reason = problem = ""
         asked = translation_request(turn, dialogue=dialogue, left_out=left_out, rng=rng)
         for _ in range(TRIES):
-            text = (await BACK_TRANSLATOR.ask(self.back, asked)).request.strip()
+            text = with_question((await BACK_TRANSLATOR.ask(self.back, asked)).request, turn.told)
             reason, problem = "request_rejected", problem_of(text, turn, earlier, left_out=left_out)
             if not problem and self.forward is not None and not left_out:
                 reason, problem = "forward_differs", await self._misread(text, turn, dialogue)

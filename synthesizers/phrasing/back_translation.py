@@ -22,6 +22,7 @@ from synthesizers.grounding.reading import words
 from synthesizers.phrasing.clauses import noun_of
 from synthesizers.phrasing.referring import refer
 from synthesizers.phrasing.requests import TurnCalls, request_problem
+from synthesizers.phrasing.saying import with_question
 from synthesizers.phrasing.wording import secret_names
 from synthesizers.roles import ChatRole, Exchange, shown_dialogue
 
@@ -84,7 +85,7 @@ async def back_translate(
             reply = await BACK_TRANSLATOR.ask(chat, asked)
         except StructuredReplyError as error:
             return Translated(None, str(error))
-        text = reply.request.strip()
+        text = with_question(reply.request, turn.told)
         problem = request_problem(text, turn, said=said, left_out=left_out)
         if not problem:
             return Translated(text)

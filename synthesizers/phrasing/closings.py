@@ -10,12 +10,13 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from data.messages import ToolSpec
+from pipeline.checks.answers import says
 from synthesizers.execution import Executed
 from synthesizers.graph.fields import fields_of
 from synthesizers.grounding.provenance import ArgumentSource, GroundedCall
 from synthesizers.grounding.reading import decoded, words
 from synthesizers.phrasing.clauses import shown_value
-from synthesizers.phrasing.wording import mentions
+from synthesizers.phrasing.saying import Told, told_of
 
 DONE = ("Done.", "That is done.", "It is done.", "All set.")
 FOUND = ("Here is what I found:", "I found this:", "This is the result:")
@@ -38,6 +39,12 @@ class TurnCalls(NamedTuple):
         return len(self.history) - len(self.calls)
 
     @property
+    def told(self) -> Told:
+        """What the look-ups that the user asks for have to tell; an answer to a question of gold's is not
+        among it."""
+        return told_of([call.executed for call in self.mentioned if not call.question])
+
+    @property
     def mentioned(self) -> list[GroundedCall]:
         """The calls that the user asks for."""
         return [call for place, call in enumerate(self.calls) if place not in self.unmentioned]
@@ -57,14 +64,14 @@ class TurnCalls(NamedTuple):
 def phrase_closing(turn: TurnCalls, *, rng: random.Random, must_say: Sequence[str] = ()) -> str:
     """What the assistant says at the end of a turn: that it is done, and what look-ups found.
 
-    `must_say` are values that the text holds in any case.
+    `must_say` are values that the text holds in any case, besides those that the turn has to tell.
     """
     asked = [call.executed for call in turn.mentioned]
     told = [text for text in map(_found, asked) if text]
     changed = any(executed.changes for executed in asked)
     opening = rng.choice(DONE if changed or not told else FOUND)
     text = f"{opening} {'; '.join(told)}".strip()
-    left = [value for value in must_say if not mentions(text, value)]
+    left = [value for value in dict.fromkeys([*turn.told.all, *must_say]) if not says(text, value)]
     return f"{text} ({', '.join(left)})" if left else text
 
 

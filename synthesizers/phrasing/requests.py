@@ -1,7 +1,8 @@
 """User sentences without a model: from tool descriptions, arguments and their provenance.
 
 A request names no tool, says every value that only the user can know, points at values of earlier results
-without saying them, and is silent about nested calls but for what those need from the user. It is checked
+without saying them, is silent about nested calls but for what those need from the user, and ends with a
+question where an answer is too long to be told (`saying`). It is checked
 before it is returned; a wording that fails is drawn again, and what no wording can say is an error, never a
 request with a hole. Equal arguments and an equal `rng` give equal text. Not covered: requests by a model
 (`back_translation`).
@@ -18,6 +19,7 @@ from synthesizers.grounding.reading import parts_of
 from synthesizers.phrasing.clauses import Clause, Slot, adjuncts_of, clause_of, noun_of, shown_value, unnamed
 from synthesizers.phrasing.closings import TurnCalls, phrase_closing
 from synthesizers.phrasing.referring import refer
+from synthesizers.phrasing.saying import with_question
 from synthesizers.phrasing.wording import (
     answerable,
     leaked_tool_name,
@@ -73,7 +75,7 @@ def phrase_request(turn: TurnCalls, *, rng: random.Random, said: str = "", left_
     """
     problem = ""
     for _ in range(_DRAWS):
-        text = _request(turn, rng=rng, left_out=left_out)
+        text = with_question(_request(turn, rng=rng, left_out=left_out), turn.told)
         problem = request_problem(text, turn, said=said, left_out=left_out)
         if not problem:
             return text
@@ -92,6 +94,8 @@ def request_problem(text: str, turn: TurnCalls, *, said: str = "", left_out: str
     missing = unsaid(f"{said}\n{text}", sources)
     if missing:
         return "it does not say " + ", ".join(f"{source.name}={source.value!r}" for source in missing)
+    if (question := turn.told.question) and question not in text:
+        return f"it does not ask: {question}"
     kept_back = [s.value for call in turn.calls for s in call.sources if left_out and s.name == left_out]
     others = f"{said} {' '.join(map(str, values))}"
     told = [value for value in kept_back if mentions(text, value) and not mentions(others, value)]

@@ -220,7 +220,7 @@ def test_twins_are_tools_that_one_request_fits() -> None:
     [
         ("profile", {}, "Nova, 6500 miles", ("Nova", "6500")),
         ("flights", {"src": "Rome", "dst": "Oslo", "day": "May 3"}, "F12 Nova 07:10 direct $90", ("F12",)),
-        ("flights", {"src": "Rome", "dst": "Oslo", "day": "May 3"}, LIST, ()),
+        ("flights", {"src": "Rome", "dst": "Oslo", "day": "May 3"}, LIST, ("F12", "F77", "F40")),
         ("profile", {"user": "Nova"}, "Nova, 6500 miles", ("6500",)),
         ("cancel", {"booking": "B7"}, "cancelled B7", ()),
     ],
