@@ -89,8 +89,21 @@ def verified_total(trajectory: Trajectory) -> float | None:
     return None if trajectory.reward is None else trajectory.reward.total
 
 
-def group_advantages(rewards: Sequence[float], kind: AdvantageKind = AdvantageKind.GRPO) -> list[float]:
-    """Advantages of one group, in order. A group of one gets its reward; equal rewards get exactly 0."""
+def group_advantages(
+    rewards: Sequence[float],
+    kind: AdvantageKind = AdvantageKind.GRPO,
+    *,
+    weights: Sequence[float] = (),
+) -> list[float]:
+    """Advantages of one group, in order. A group of one gets its reward; equal rewards get exactly 0.
+
+    With importance `weights` (of mean 1 over many groups), mean and deviation are the weighted ones and an
+    advantage is multiplied by its weight: w * (reward - mean_w) / std_w, std_w^2 = n / (n - 1) * sum of
+    w (r - mean_w)^2 / sum of w. But for baseline and scale, which look at the same rollouts as ever, the
+    gradient is then an unbiased one of the policy that the weights refer to.
+    """
+    if any(weight != 1.0 for weight in weights):
+        return _weighted_advantages(rewards, kind, weights)
     if len(rewards) == 1:
         return list(rewards)
     if all(reward == rewards[0] for reward in rewards):
@@ -102,14 +115,34 @@ def group_advantages(rewards: Sequence[float], kind: AdvantageKind = AdvantageKi
     return [(reward - mean) / scale for reward in rewards]
 
 
+def _weighted_advantages(
+    rewards: Sequence[float], kind: AdvantageKind, weights: Sequence[float]
+) -> list[float]:
+    pairs, number, total = list(zip(rewards, weights, strict=True)), len(rewards), math.fsum(weights)
+    if number == 1:
+        return [rewards[0] * weights[0]]
+    if all(reward == rewards[0] for reward in rewards):
+        return [0.0] * number
+    paid = math.fsum(reward * weight for reward, weight in pairs)
+    if kind is AdvantageKind.RLOO:
+        return [w * (r - (paid - r * w) / (total - w)) for r, w in pairs]
+    mean = paid / total
+    spread = math.fsum(w * (r - mean) ** 2 for r, w in pairs) / total
+    scale = math.sqrt(spread * number / (number - 1)) + _EPSILON if kind is AdvantageKind.GRPO else 1.0
+    return [w * (r - mean) / scale for r, w in pairs]
+
+
 def advantages(
     trajectories: Iterable[Trajectory],
     *,
     kind: AdvantageKind = AdvantageKind.GRPO,
     singletons: SingletonRule = SingletonRule.REFUSE,
     value: Callable[[Trajectory], float | None] = verified_total,
+    weight: Callable[[Trajectory], float] = lambda trajectory: 1.0,
 ) -> AdvantageReport:
     """Advantages of all `trajectories`, grouped by `group_id`; `value` is what a trajectory is rewarded with.
+
+    `weight` is how many draws of the policy a trajectory stands for (see `group_advantages`).
 
     Raises ConfigError for a group that never had a second member, unless `singletons` says otherwise.
     """
@@ -138,7 +171,8 @@ def advantages(
         rewards = [reward for _, reward in members]
         report.groups += 1
         report.zero_variance_groups += len(rewards) > 1 and all(reward == rewards[0] for reward in rewards)
-        for (member, _), advantage in zip(members, group_advantages(rewards, kind), strict=True):
+        centred = group_advantages(rewards, kind, weights=[weight(member) for member, _ in members])
+        for (member, _), advantage in zip(members, centred, strict=True):
             report.values[member.trajectory_id] = advantage
     return report
 

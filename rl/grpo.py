@@ -31,7 +31,7 @@ from rl.models import checkpoint_digest
 from rl.optimizer import make_optimizer
 from rl.results import StepMetrics, TrainResult, finish, finished_result
 from rl.rows import Row, drop_overlong, grpo_rows
-from rl.selection import select_batch
+from rl.selection import draw_weight, search_parts, select_batch
 from rl.weights import copy_sidecars, model_digest, save_adapter, save_weights
 
 
@@ -161,7 +161,7 @@ class _Run:
         report.describe(trajectories, self.value)
         self.collected = _Collected(
             report=report,
-            selection=selection,
+            selection=selection | search_parts(selected, cap=self.weight_cap),
             reward_parts=self.source.chosen.parts(trajectories) if self.source.chosen else {},
             trajectories=len(trajectories),
             generated_tokens=sum(map(sampled_tokens, trajectories)),
@@ -183,6 +183,11 @@ class _Run:
         """What a trajectory is rewarded with."""
         return self.source.chosen.value if self.source.chosen else verified_total
 
+    @property
+    def weight_cap(self) -> float | None:
+        """The largest weight a trajectory of a search may have."""
+        return self.config.search.max_weight if self.config.search else None
+
     def prepare(self, trajectories: Sequence[Trajectory]) -> tuple[list[Row], AdvantageReport]:
         """Rows with advantages; failed rollouts are out before anything is centred. Audits the masks."""
         rewarded = [item for item in trajectories if item.reward is not None and _generated(item)]
@@ -191,6 +196,7 @@ class _Run:
             kind=self.config.advantage,
             singletons=self.config.singletons,
             value=self.value,
+            weight=lambda trajectory: draw_weight(trajectory, cap=self.weight_cap),
         )
         rows = grpo_rows(trajectories, report.values)
         if rewarded:

@@ -12,6 +12,7 @@ from rl.advantages import AdvantageKind, SingletonRule
 from rl.lm import LoraSettings, Precision
 from rl.selection import SelectionSettings
 from rl.settings import adopt_nested, adopt_text
+from synthesizers.tree_search.settings import SearchSettings
 
 
 class LossType(StrEnum):
@@ -58,7 +59,7 @@ _MEMBERS: dict[str, type[StrEnum]] = {
 
 _NOT_SEMANTIC = ("checkpoint_every", "tokens_per_pass", "share_prefixes", "max_in_flight")
 """Settings that change how the work is done, not what comes out (but for rounding)."""
-_OPTIONAL = ("selection", "group_share")
+_OPTIONAL = ("selection", "search", "group_share")
 """Settings that change nothing where they are not set, and are then no part of a run's identity."""
 
 
@@ -75,6 +76,9 @@ class GrpoConfig:
     """Rollouts per task (online). Below 4 the group's mean is too noisy to centre on."""
     selection: SelectionSettings | None = None
     """Make `oversample` times as many rollouts and train on `group_size` of them (`rl.selection`)."""
+    search: SearchSettings | None = None
+    """Make rollouts by tree search (online), `group_size / search.width` searches per task. With `pick: soft`
+    advantages carry weights that make the gradient the policy's own; with `top` it is biased, and said so."""
     group_share: float = 1.0
     """Share of a step's groups that is trained on: those whose rewards vary most (TSR's instance filter)."""
     episode_tokens: int = 2048
@@ -125,6 +129,7 @@ class GrpoConfig:
     def __post_init__(self) -> None:
         adopt_text(self, _MEMBERS)
         adopt_nested(self, "selection", SelectionSettings)
+        adopt_nested(self, "search", SearchSettings)
         for name in (
             "steps",
             "groups_per_step",
@@ -159,8 +164,19 @@ class GrpoConfig:
             raise ConfigError(f"overlong must be 'error' or 'drop', got {self.overlong!r}")
         if self.allow_truncated_sampling and self.correction is Correction.NONE:
             raise ConfigError("allow_truncated_sampling needs a correction ('tis' or 'mis'), got 'none'")
+        if self.search is not None:
+            self._check_search(self.search)
         if self.push is PushKind.ADAPTER and self.lora is None:
             raise ConfigError("push 'adapter' needs lora settings, got lora=None; use push 'weights'")
+
+    def _check_search(self, search: SearchSettings) -> None:
+        if self.selection is not None:
+            raise ConfigError("selection and search both choose what is trained on; set one of them")
+        if self.group_size % search.width:
+            raise ConfigError(
+                f"group_size {self.group_size} is no multiple of search.width {search.width}, and a search "
+                f"gives that many trajectories; change one of them"
+            )
 
     @property
     def num_rollouts(self) -> int:

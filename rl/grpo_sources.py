@@ -7,9 +7,11 @@ ones) and delivers their trajectories. Not covered: advantages and rows (`rl.grp
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -18,6 +20,7 @@ from data import canonical
 from data.errors import ConfigError
 from data.tasks import Task
 from data.trajectories import Trajectory
+from data.verdicts import Verdict
 from pipeline.engines.base import Engine, Sampling
 from pipeline.environments.base import Environment
 from pipeline.errors import EngineError
@@ -26,6 +29,11 @@ from pipeline.rollout import Job, RolloutSettings, rollouts
 from rl.grpo_config import GrpoConfig
 from rl.grpo_rewards import ChosenReward
 from rl.rows import require_sampled
+from synthesizers.tree_search.batch import Searcher, SearchJob
+from synthesizers.tree_search.scores import StepScores
+from synthesizers.tree_search.settings import Pick
+
+_log = logging.getLogger("trajsmith.grpo")
 
 
 @runtime_checkable
@@ -104,6 +112,8 @@ class Online:
     settings: RolloutSettings
     on_trajectory: Callable[[Trajectory], None] = lambda trajectory: None
     """Told of every rollout as it finishes, failed attempts too; the place to store it."""
+    on_candidate: Callable[[Verdict], None] = lambda verdict: None
+    """Told of every candidate of a search, chosen or not."""
     run_id: str = ""
     chosen: ChosenReward | None = None
     """What is trained on; None = verified success."""
@@ -129,6 +139,16 @@ class Online:
                 f"rollouts may reach max_context_tokens={self.settings.max_context_tokens}, above "
                 f"episode_tokens={config.episode_tokens}; lower the first or raise the second"
             )
+        if config.search is not None:
+            scores = StepScores(self.environment, config.search.scores)
+            for task in self.tasks:
+                scores.check(task)
+            self._searcher(0, config)
+            if config.search.pick is Pick.TOP:
+                _log.warning(
+                    "search.pick is 'top': what is trained on is no sample of the policy, and nothing can "
+                    "correct for it; 'soft' draws with known probabilities and weights its rollouts"
+                )
 
     def plan(self, config: GrpoConfig) -> list[list[str]]:
         """See `Source.plan`; groups are named by their task."""
@@ -138,11 +158,8 @@ class Online:
         """See `Source.collect`. EngineError where no rollout of the batch got a reward."""
         known = {task.task_id: task for task in self.tasks}
         seed = int(canonical.digest("grpo", config.seed, batch, length=8), 16)
-        jobs = [
-            Job(known[name], rollout_index=i, seed=seed) for name in names for i in range(config.num_rollouts)
-        ]
         assert self.runner is not None, "the trainer sets the runner"
-        played = self.runner.run(self._play(jobs, config.max_in_flight))
+        played = self.runner.run(self._play([known[name] for name in names], seed, config))
         if all(trajectory.reward is None for trajectory in played):
             reasons = sorted({trajectory.error for trajectory in played})[:3]
             raise EngineError(
@@ -152,24 +169,19 @@ class Online:
             self.chosen.refuse_failures(played)
         return played
 
-    async def _play(self, jobs: Sequence[Job], max_in_flight: int) -> list[Trajectory]:
+    async def _play(self, tasks: Sequence[Task], seed: int, config: GrpoConfig) -> list[Trajectory]:
         played: list[Trajectory] = []
-        async for trajectory in rollouts(
-            jobs,
-            environment=self.environment,
-            engine=self.engine,
-            renderer=self.renderer,
-            sampling=self.sampling,
-            settings=self.settings,
-            synthesizer="grpo",
-            run_id=self.run_id,
-            max_in_flight=max_in_flight,
-        ):
-            if self.chosen is not None and not self.chosen.waits:
-                (trajectory,) = await self.chosen.rescored([trajectory])
-            if self.chosen is None or not self.chosen.waits:
-                self.on_trajectory(trajectory)
-            played.append(trajectory)
+        async with aclosing(self._made(tasks, seed, config)) as made:
+            async for record in made:
+                if isinstance(record, Verdict):
+                    self.on_candidate(record)
+                    continue
+                trajectory = record
+                if self.chosen is not None and not self.chosen.waits:
+                    (trajectory,) = await self.chosen.rescored([trajectory])
+                if self.chosen is None or not self.chosen.waits:
+                    self.on_trajectory(trajectory)
+                played.append(trajectory)
         if self.chosen is not None and self.chosen.waits:
             try:
                 played = await self.chosen.rescored(played)
@@ -177,6 +189,40 @@ class Online:
                 for trajectory in played:
                     self.on_trajectory(trajectory)
         return sorted(played, key=lambda item: (item.group_id, item.rollout_index, item.attempt))
+
+    def _made(
+        self, tasks: Sequence[Task], seed: int, config: GrpoConfig
+    ) -> AsyncGenerator[Trajectory | Verdict]:
+        """Rollouts of the tasks, `num_rollouts` each; by searches where they are set."""
+        if config.search is not None:
+            numbers = range(config.group_size // config.search.width)
+            searches = [SearchJob(task, number) for task in tasks for number in numbers]
+            return self._searcher(seed, config).searches(searches, max_in_flight=config.max_in_flight)
+        return rollouts(
+            [Job(task, rollout_index=i, seed=seed) for task in tasks for i in range(config.num_rollouts)],
+            environment=self.environment,
+            engine=self.engine,
+            renderer=self.renderer,
+            sampling=self.sampling,
+            settings=self.settings,
+            synthesizer="grpo",
+            run_id=self.run_id,
+            max_in_flight=config.max_in_flight,
+        )
+
+    def _searcher(self, seed: int, config: GrpoConfig) -> Searcher:
+        assert config.search is not None
+        return Searcher(
+            environment=self.environment,
+            engine=self.engine,
+            renderer=self.renderer,
+            sampling=self.sampling,
+            settings=self.settings,
+            search=config.search,
+            seed=seed,
+            synthesizer="grpo",
+            run_id=self.run_id,
+        )
 
 
 class Replay:

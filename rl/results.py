@@ -46,7 +46,7 @@ class StepMetrics:
     reward_parts: dict[str, float] = field(default_factory=dict)
     """Mean of every part of a chosen reward (`early_finish` is a rate); empty for verified success."""
     selection: dict[str, float] = field(default_factory=dict)
-    """What a selection did (`rl.selection.SelectionReport.parts`); empty without one. `reward_mean`,
+    """What a selection or a search did (`rl.selection`); empty without one. `reward_mean`,
     `reward_std` and `success_rate` are of all rollouts, `zero_variance_share` is of what was selected."""
     trajectories: int = 0
     without_reward: int = 0

@@ -29,6 +29,7 @@ from data.errors import ConfigError
 from data.messages import Role, ToolStatus
 from data.trajectories import Trajectory
 from pipeline.checks.process import num_turns, roc_penalty
+from synthesizers.tree_search.records import is_searched, search_weight
 
 ROC = "roc"
 
@@ -211,6 +212,37 @@ def varied_groups(
     ranked = sorted(rewards, key=lambda group_id: (-_std(rewards[group_id]), group_id))
     kept = set(ranked[: math.ceil(share * len(ranked))])
     return [item for item in trajectories if item.group_id in kept], [g for g in ranked if g not in kept]
+
+
+def draw_weight(trajectory: Trajectory, *, cap: float | None = None) -> float:
+    """How many draws of the policy a trajectory stands for: the weight its search gave it, at most `cap`;
+    1 without a search, and with one that chose by rank, which no weight corrects."""
+    weight = search_weight(trajectory)
+    if weight is None:
+        return 1.0
+    return weight if cap is None else min(weight, cap)
+
+
+def search_parts(trajectories: Sequence[Trajectory], *, cap: float | None = None) -> dict[str, float]:
+    """Figures of the searches that the rewarded ones of `trajectories` come from; {} without any.
+
+    `search_biased` is the share that was chosen by rank: training on them follows no sample of the policy.
+    `search_effective` is (sum w)^2 / (n sum w^2): the share of the rollouts that the weights leave.
+    """
+    searched = [item for item in trajectories if item.reward is not None and is_searched(item)]
+    if not searched:
+        return {}
+    weights = [draw_weight(item, cap=cap) for item in searched]
+    squares = math.fsum(weight**2 for weight in weights)
+    return {
+        "search_biased": sum(search_weight(item) is None for item in searched) / len(searched),
+        "search_weight_max": max(weights),
+        "search_capped": sum(
+            (search_weight(item) or 1.0) != w for item, w in zip(searched, weights, strict=True)
+        )
+        / len(searched),
+        "search_effective": math.fsum(weights) ** 2 / (len(weights) * squares),
+    }
 
 
 def _std(values: Sequence[float]) -> float:
