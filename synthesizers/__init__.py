@@ -16,6 +16,7 @@ SYNTHESIZERS = {
     "demonstration": "synthesizers.demonstration:Demonstration",
     "hindsight": "synthesizers.hindsight.synthesizer:Hindsight",
     "hardgen": "synthesizers.hardgen.synthesizer:HardGen",
+    "looptool": "synthesizers.looptool.synthesizer:LoopTool",
     "magnet": "synthesizers.magnet.synthesizer:Magnet",
     "director_actor": "synthesizers.director_actor.synthesizer:DirectorActor",
     "rejection_sampling": "synthesizers.rejection_sampling:RejectionSampling",

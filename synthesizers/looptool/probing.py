@@ -4,7 +4,7 @@ Each step sample is decoded greedily from its stored context. A match is mastere
 exp(-mean log p), thinking part included, tells borderline skill from sure skill (`rounds`). A mismatch goes
 to verification. Log-probs are the model's own at temperature 1 (`Engine.score`): those of a greedy draw are 0
 by contract. What the infrastructure broke says nothing of the model: verdict infra, to be probed again.
-Contexts are never cut: one that leaves no room is infra, too. Not covered: who was right (`verification`).
+Contexts are never cut: one that leaves no room is too long. Not covered: who was right (`verification`).
 """
 
 from __future__ import annotations
@@ -37,8 +37,10 @@ class ProbeVerdict(StrEnum):
 
     MASTERED = "mastered"
     MISMATCH = "mismatch"
+    TOO_LONG = "too_long"
+    """Its context leaves no room in the window: says nothing of the model, and probing again is no help."""
     INFRA = "infra"
-    """Says nothing of the model."""
+    """Says nothing of the model; to be probed again."""
 
 
 class Probe(Record):
@@ -110,8 +112,7 @@ async def probe(
     async def work(sample: StepSample, emit: Emit[Probe]) -> None:
         nonlocal broken_in_a_row
         made = await prober.probe(sample)
-        is_broken = made.verdict is ProbeVerdict.INFRA and made.reason.startswith("EngineError")
-        broken_in_a_row = broken_in_a_row + 1 if is_broken else 0
+        broken_in_a_row = broken_in_a_row + 1 if made.verdict is ProbeVerdict.INFRA else 0
         if broken_in_a_row >= give_up_after:
             raise EngineError(f"{broken_in_a_row} probes in a row broke; the last: {made.reason}")
         await emit(made)
@@ -139,13 +140,13 @@ class _Prober:
         room = min(self.sampling.max_tokens, self.window - len(sample.context))
         if room < 1:
             return self._probe(
-                sample, ProbeVerdict.INFRA, f"context_overflow: {len(sample.context)} of {self.window} tokens"
+                sample, ProbeVerdict.TOO_LONG, f"{len(sample.context)} of {self.window} tokens"
             )
         try:
             completion = await self._greedy(sample, room)
             own = await self._own_logprobs(sample, completion)
         except EngineError as error:
-            return self._probe(sample, ProbeVerdict.INFRA, f"EngineError: {error}")
+            return self._probe(sample, ProbeVerdict.INFRA, f"{type(error).__name__}: {error}")
         reason = self._differs(sample, completion)
         return self._probe(
             sample, ProbeVerdict.MISMATCH if reason else ProbeVerdict.MASTERED, reason

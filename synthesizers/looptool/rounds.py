@@ -79,11 +79,11 @@ def capability_table(
 ) -> tuple[Capability, ...]:
     """The weakness table, weakest first: probes by capability of their trajectory (an id is given).
 
-    The seeds' reading of GCP: a failure rate per capability. Infra probes are in no rate.
+    The seeds' reading of GCP: a failure rate per capability. What says nothing of the model is in no rate.
     """
     found: dict[str, list[Probe]] = defaultdict(list)
     for made in probes:
-        if made.verdict is not ProbeVerdict.INFRA:
+        if made.verdict in (ProbeVerdict.MASTERED, ProbeVerdict.MISMATCH):
             for name in capabilities(made.trajectory_id):
                 found[name].append(made)
     rows = [_capability(name, each) for name, each in found.items()]

@@ -1,4 +1,4 @@
-"""EDDE: variants of error seeds with and without a chat, two gates, provenance, the same whatever the order."""
+"""EDDE: variants of error seeds with and without a chat, two gates, provenance, one result in any order."""
 
 from __future__ import annotations
 

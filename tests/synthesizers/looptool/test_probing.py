@@ -179,8 +179,8 @@ def test_what_is_cut_off_is_no_match_and_what_breaks_says_nothing(gold: Gold) ->
     cut = gold.probed(gold.engine(), [row], sampling=Sampling(max_tokens=2))
     assert {(each.verdict, each.reason) for each in cut} == {(ProbeVerdict.MISMATCH, "truncated")}
     narrow = gold.probed(gold.engine(), [row], settings=RolloutSettings(max_context_tokens=8))
-    assert {each.verdict for each in narrow} == {ProbeVerdict.INFRA}
-    assert all(each.reason.startswith("context_overflow") and each.perplexity is None for each in narrow)
+    assert {each.verdict for each in narrow} == {ProbeVerdict.TOO_LONG}
+    assert all(each.reason.endswith("of 8 tokens") and each.perplexity is None for each in narrow)
     broken = gold.probed(gold.engine(faults={0: Fault.ERROR, 1: Fault.GARBAGE}), [row], max_in_flight=1)
     assert [each.verdict for each in broken].count(ProbeVerdict.INFRA) == 2
     again = gold.probed(

@@ -176,6 +176,7 @@ def test_capabilities_are_listed_weakest_first_and_infra_is_in_no_rate() -> None
     names = {"a": ("book", "refuse"), "b": ("book",), "c": ("refuse",), "d": ("book",)}
     probes = [probe("a", perplexity=2.0), missed("b"), missed("c"), missed("a", 4, reason="text_for_call")]
     probes += [probe("d", verdict=ProbeVerdict.INFRA, perplexity=None)]
+    probes += [probe("d", 4, verdict=ProbeVerdict.TOO_LONG, perplexity=None)]
     book, refuse = capability_table(probes, names.__getitem__)
     assert (book.name, book.mastered.successes, book.mastered.trials) == ("book", 1, 3)
     assert (refuse.name, refuse.mastered.successes, refuse.mastered.trials) == ("refuse", 1, 3)

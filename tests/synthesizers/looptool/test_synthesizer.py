@@ -1,0 +1,164 @@
+"""LoopTool as one synthesis: all that a round needs from one command, resumable, with the scripted policy."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data.errors import ConfigError
+from data.messages import Turn
+from data.store import Store
+from data.tasks import Task
+from data.trajectories import Trajectory
+from data.verdicts import Pair, Verdict
+from pipeline.chat.scripted import ScriptedChat
+from pipeline.engines.scripted import Fault, ScriptedEngine, continue_turns
+from pipeline.errors import EngineError
+from synthesizers import load_synthesizer
+from synthesizers.base import Made
+from synthesizers.looptool.kept import Kept
+from synthesizers.looptool.probing import Probe
+from synthesizers.looptool.records import REPAIRED, Part
+from synthesizers.looptool.samples import step_samples
+from synthesizers.looptool.synthesizer import PROBED, VERIFIED, LoopTool
+from tests.flows.lab import digests, recipe, trajsmith, write_recipe
+from tests.synthesizers.looptool.world import Desk, Planted
+from tests.tiny import make_tiny_tokenizer
+
+
+def run(looptool: LoopTool, tasks: Sequence[Task], **options: Any) -> list[Made]:
+    async def made() -> list[Made]:
+        return [record async for record in looptool.synthesize(tasks, **options)]
+
+    return asyncio.run(made())
+
+
+def looptool(desk: Desk, engine: Any, **options: Any) -> LoopTool:
+    return LoopTool(
+        environment=desk.environment, engine=engine, renderer=desk.renderer, **{"k": 2, **options}
+    )
+
+
+def of(kind: Any, made: Sequence[Made]) -> list[Any]:
+    return [record for record in made if isinstance(record, kind)]
+
+
+class Shelf:
+    """A store of rows."""
+
+    root = Path("run")
+
+    def __init__(self, rows: Sequence[Trajectory]) -> None:
+        self.rows = rows
+
+    def trajectories(self) -> Any:
+        return iter(self.rows)
+
+
+def test_a_synthesis_is_a_round(desk: Desk) -> None:
+    tasks = list(desk.tasks.values())[:8]
+    made = run(looptool(desk, desk.policy(mistakes=0.4), high_share=0.5), tasks)
+    rows: list[Trajectory] = of(Trajectory, made)
+    seeds = {row.trajectory_id: row for row in rows if row.synthesizer == "demonstration"}
+    assert {row.task_id for row in seeds.values()} == {task.task_id for task in tasks}
+    trained = [row for row in rows if row.synthesizer == "looptool"]
+    parts = Counter(label for row in trained for label in row.labels)
+    assert parts[Part.ERROR_SEED.mark] and parts[Part.HIGH_PERPLEXITY.mark] and parts[Part.EXPANSION.mark]
+    verdicts = of(Verdict, made)
+    probed = {each.trajectory_id: each for each in verdicts if each.filter == PROBED}
+    assert set(probed) == {sample.step_id for row in seeds.values() for sample in step_samples(row)}
+    errors = {each.trajectory_id for each in verdicts if each.filter == VERIFIED and each.keep}
+    assert errors and all(not probed[step].keep for step in errors)
+    chosen = [row for row in trained if Part.EXPANSION.mark not in row.labels]
+    steps = {f"{row.parents[0]}#{sample.turn}" for row in chosen for sample in step_samples(row)}
+    assert errors == {step for step in steps if not probed[step].keep}
+    mastered = {step: each.score for step, each in probed.items() if each.keep}
+    kept = [score for step, score in mastered.items() if step in steps]
+    dropped = [score for step, score in mastered.items() if step not in steps]
+    assert kept and dropped and min(kept) >= max(dropped), "mastered ones of low perplexity are dropped"
+    assert len(of(Pair, made)) == len(errors)
+    expanded = [row for row in trained if Part.EXPANSION.mark in row.labels]
+    assert len(of(Task, made)) == len(expanded) > len(errors)
+
+
+def test_stored_successes_with_planted_labels_are_repaired(desk: Desk, planted: list[Planted]) -> None:
+    rows = [each.row.model_copy(update={"synthesizer": "imported"}) for each in planted]
+    shelf: Any = Shelf(rows)
+    made = run(looptool(desk, desk.policy(), of="imported", store=shelf), list(desk.tasks.values()))
+    repaired = {row.parents[0]: row for row in of(Trajectory, made) if REPAIRED in row.labels}
+    assert set(repaired) == {each.row.trajectory_id for each in planted if each.is_wrong}
+    assert looptool(desk, desk.policy(), of="imported", store=shelf).inputs().keys() == {"imported"}
+    with pytest.raises(ConfigError, match="read from a run's store"):
+        looptool(desk, desk.policy(), of="imported")
+
+
+def test_one_judge_is_refused_before_anything_is_asked(desk: Desk) -> None:
+    def judge(number: int) -> ScriptedChat:
+        return ScriptedChat([], name=f"judge {number}")
+
+    with pytest.raises(ConfigError, match="at least 2 chats"):
+        looptool(desk, desk.policy(), chats={"label_judge_1": judge(1)})
+    two = looptool(desk, desk.policy(), chats={"label_judge_1": judge(1), "label_judge_2": judge(2)})
+    assert [each.name for each in two.judges] == ["judge 1", "judge 2"]
+    with pytest.raises(ConfigError, match="no role 'judges'"):
+        looptool(desk, desk.policy(), chats={"judges": judge(1)})
+    with pytest.raises(ConfigError, match="high_share a share"):
+        looptool(desk, desk.policy(), high_share=2.0)
+
+
+def test_a_killed_synthesis_decodes_nothing_twice(desk: Desk, tmp_path: Path) -> None:
+    tasks = list(desk.tasks.values())[:4]
+    rows = {s.context: s.label for row in desk.rows.values() for s in step_samples(row)}
+
+    def say(prompt: Sequence[int], _: random.Random) -> Turn:
+        return rows[tuple(prompt)]
+
+    engine = ScriptedEngine(continue_turns(say, desk.renderer), faults={5: Fault.ERROR, 7: Fault.ERROR})
+    with pytest.raises(EngineError, match=r"2 steps could not be probed; the first, .*The same command"):
+        run(looptool(desk, engine, chat_dir=tmp_path), tasks)
+    asked = engine.num_calls
+    made = run(looptool(desk, engine, chat_dir=tmp_path), tasks)
+    assert engine.num_calls == asked + 2
+    run(looptool(desk, engine, chat_dir=tmp_path), tasks)
+    assert engine.num_calls == asked + 2
+    done = {row.trajectory_id for row in of(Trajectory, made)}
+    assert not of(Trajectory, run(looptool(desk, engine, chat_dir=tmp_path), tasks, done=done))
+
+
+def test_a_torn_line_is_not_there_and_the_next_one_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "probes.jsonl"
+    probe = Probe(trajectory_id="a", turn=2, task_id="t", verdict="mastered", perplexity=1.5)  # type: ignore[arg-type]
+    Kept(Probe, path).add(probe)
+    path.write_bytes(path.read_bytes() + b'{"trajectory_id": "b", "tu')
+    kept = Kept(Probe, path)
+    kept.add(probe.model_copy(update={"turn": 4}))
+    assert [row.turn for row in Kept(Probe, path).in_order()] == [2, 4]
+
+
+def test_the_command_runs_it_and_runs_it_again(tmp_path: Path) -> None:
+    assert load_synthesizer("looptool") is LoopTool
+    tokenizer = make_tiny_tokenizer(tmp_path / "tokenizer")
+    synth = {"loop": {"synthesizer": "looptool", "tasks": 4, "options": {"k": 2, "high_share": 0.5}}}
+    value = recipe(tokenizer, synth=synth, environment={"name": "travel_desk"})
+    value["policy"]["mistakes"] = 0.4
+    value["evaluate"] = {"tasks": 1}
+    path = write_recipe(tmp_path, value)
+    first = trajsmith("synth", path, "--runs", tmp_path / "runs")
+    assert first.code == 0, first.err
+    root = tmp_path / "runs" / "small"
+    before = digests(root)
+    with Store.open(root) as store:
+        rows = list(store.trajectories())
+        assert {row.synthesizer for row in rows} == {"demonstration", "looptool"}
+        assert {label for row in rows for label in row.labels} >= {Part.ERROR_SEED.mark, Part.EXPANSION.mark}
+        assert list(store.pairs()) and {each.filter for each in store.verdicts()} >= {PROBED, VERIFIED}
+        known = store.ids("tasks")
+        assert all(row.task_id in known for row in rows)
+    again = trajsmith("synth", path, "--runs", tmp_path / "runs")
+    assert again.code == 0 and digests(root) == before
