@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from data import canonical
@@ -21,7 +21,7 @@ from pipeline.errors import EnvironmentFailure, StructuredReplyError
 from pipeline.memory.entries import plain
 from synthesizers.execution import Trial
 from synthesizers.grounding.calls import GroundedCall
-from synthesizers.grounding.evidence import ValuePool
+from synthesizers.grounding.evidence import Question, ValuePool, digest_of
 from synthesizers.hindsight.past import (
     Past,
     Reached,
@@ -32,11 +32,12 @@ from synthesizers.hindsight.past import (
     world_seed,
 )
 from synthesizers.hindsight.relabelling import NAME, Writing, relabelled
-from synthesizers.hindsight.roles import GOAL_LISTER, SUMMARISER, WORKFLOW_WRITER, Summary
-from synthesizers.hindsight.telling import listed_goals, summary_of, written_workflow
+from synthesizers.hindsight.roles import ANSWERER, GOAL_LISTER, SUMMARISER, WORKFLOW_WRITER, Summary
+from synthesizers.hindsight.telling import answered_anew, listed_goals, summary_of, written_workflow
 from synthesizers.hindsight.trimming import trim
 from synthesizers.hindsight.workflows import abstracted, workflow_of
 from synthesizers.phrasing.back_translation import BACK_TRANSLATOR
+from synthesizers.phrasing.saying import answer_cells
 from synthesizers.planning import Planned, given_up
 
 
@@ -76,7 +77,7 @@ class Looking:
         try:
             opened = await Trial.open(self.environment, bare_world(task), seed=world_seed(task, episode))
             async with opened as trial:
-                past = await relived(trial, episode)
+                past = await relived(trial, episode, written=pool.written)
                 if isinstance(past, Past):
                     return await self._looked(past, task, episode, pool, seen)
         except EnvironmentFailure as failure:
@@ -128,14 +129,17 @@ class Looking:
         key = canonical.digest([[c.executed.call.name, c.executed.arguments()] for c in trimmed.calls])
         if key in seen:
             return Found(given_up("duplicate"), key=key)
+        questions, problem = await self._question(past, goal, trimmed.calls, pool)
+        if problem:
+            return Found(problem)
         writing = Writing(
             tools=past.tools,
-            pool=pool,
+            pool=replace(pool, questions={**pool.questions, **questions}),
             state=past.trial.state,
             rng=random.Random(f"{NAME}/{self.seed}/{task.task_id}/{key}"),
             chat=self.chat_of(BACK_TRANSLATOR.name),
         )
-        planned = await relabelled(
+        planned, asked = await relabelled(
             trimmed.calls,
             trimmed.targets,
             task,
@@ -145,9 +149,39 @@ class Looking:
         )
         if planned.task is None:
             return Found(planned)
-        text = goal.text or planned.task.prompt[-1].text
-        found = await self._described(planned, text, trimmed.calls, summary)
+        found = await self._described(planned, goal.text or asked, trimmed.calls, summary)
         return found._replace(key=key)
+
+    async def _question(
+        self, past: Past, goal: Reached, calls: Sequence[GroundedCall], pool: ValuePool
+    ) -> tuple[dict[str, Question], Planned | None]:
+        """The chat's goal as the question that a written call answers, or why it is none.
+
+        The answerer, who sees the question and not the call, must come to the same answer.
+        """
+        written = [
+            (place, call.executed)
+            for place, call in enumerate(calls)
+            if call.executed.call.name in pool.written
+            and digest_of(call.executed.call.name, call.executed.arguments()) not in pool.questions
+        ]
+        answerer = self.chat_of(ANSWERER.name)
+        if not written or answerer is None or not goal.text:
+            return {}, None  # without a question the call is given up where it is phrased
+        place, made = written[-1]
+        if len(written) > 1 or made.changes or not answer_cells(made.result.text):
+            return {}, given_up("written_argument", "no single question with an answer that can be told")
+        tool = past.spec(made.call.name)
+        before = [call.executed for call in calls[:place]]
+        try:
+            arguments = await answered_anew(answerer, goal.text, tool, before)
+        except StructuredReplyError as error:
+            return {}, given_up("invalid_reply", str(error))
+        again = await past.trial.attempt(tool.name, arguments)
+        past.trial.undo()
+        if not again.ok or answer_cells(again.result.text) != answer_cells(made.result.text):
+            return {}, given_up("question_unclear", f"{goal.text} -> {again.result.text[:80]}")
+        return {digest_of(tool.name, made.arguments()): Question(goal.text)}, None
 
     async def _own(self, past: Past, episode: Trajectory, summary: Summary | None) -> Found:
         """The goal that a successful episode had, and all that it did for it."""

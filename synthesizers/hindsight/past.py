@@ -9,6 +9,7 @@ covered: which other calls a goal needs (`trimming`), goals listed by a chat (`t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -22,6 +23,7 @@ from pipeline.environments.blueprint import OUTAGE_METRIC, SYSTEM, is_blueprint,
 from synthesizers.execution import Executed, Trial
 from synthesizers.grounding.calls import ArgumentSource, Provenance, sources_of, worked
 
+_NAME = re.compile(r"[^\W\d]\w{3,}")
 MOST_CALLS = 64
 """Answered calls of an episode that are looked at; a longer one is cut there. Ours."""
 
@@ -44,6 +46,8 @@ class Past:
     executed: tuple[Executed, ...]
     sources: tuple[tuple[ArgumentSource, ...], ...]
     tools: tuple[ToolSpec, ...]
+    written: frozenset[str] = frozenset()
+    """Tools with an argument that the assistant writes itself, such as a query."""
 
     def spec(self, name: str) -> ToolSpec:
         """A tool's document."""
@@ -58,8 +62,21 @@ class Past:
         return output_names(self.sources[position])
 
     def feeders(self, position: int) -> frozenset[int]:
-        """Positions of the calls whose answers hold an argument of this one."""
-        return frozenset(source.of.call for source in self.sources[position] if source.of is not None)
+        """Positions of the calls whose answers hold an argument of this one, or words it is written with."""
+        feeding = {source.of.call for source in self.sources[position] if source.of is not None}
+        if self.executed[position].call.name in self.written:
+            feeding |= self._read_by(position)
+        return frozenset(feeding)
+
+    def _read_by(self, position: int) -> set[int]:
+        """Look-ups before a written call whose answers hold words of it; of equal ones the first."""
+        words = set(_NAME.findall(self.executed[position].call.arguments.casefold()))
+        found: dict[str, int] = {}
+        for place, made in enumerate(self.executed[:position]):
+            told = _NAME.findall(made.result.text.casefold())
+            if not made.changes and made.call.name not in self.written and words & set(told):
+                found.setdefault(canonical.dumps([made.call.name, made.arguments()], sort_keys=True), place)
+        return set(found.values())
 
 
 def output_names(sources: Sequence[ArgumentSource]) -> frozenset[str]:
@@ -107,8 +124,8 @@ async def replay(trial: Trial, trajectory: Trajectory) -> str:
     return ""
 
 
-async def relived(trial: Trial, trajectory: Trajectory) -> Past | str:
-    """The episode executed again; which answer differs where one does."""
+async def relived(trial: Trial, trajectory: Trajectory, *, written: frozenset[str]) -> Past | str:
+    """The episode executed again; which answer differs where one does. `written`: see `Past`."""
     differs = await replay(trial, trajectory)
     if differs:
         return differs
@@ -117,7 +134,7 @@ async def relived(trial: Trial, trajectory: Trajectory) -> Past | str:
     sources = tuple(
         sources_of(made, specs[made.call.name], executed[:place]) for place, made in enumerate(executed)
     )
-    return Past(trial, executed, sources, tools)
+    return Past(trial, executed, sources, tools, written)
 
 
 async def replays_as_it_was(environment: Environment, task: Task, trajectory: Trajectory) -> bool:

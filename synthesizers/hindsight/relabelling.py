@@ -14,6 +14,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from data.messages import ToolSpec
 from data.tasks import Task
@@ -27,7 +28,7 @@ from synthesizers.hindsight.past import bare_world
 from synthesizers.phrasing.back_translation import back_translate
 from synthesizers.phrasing.referring import goes_unsaid
 from synthesizers.phrasing.requests import PhrasingError, TurnCalls, phrase_closing, phrase_request
-from synthesizers.phrasing.saying import answer_cells, values_to_say
+from synthesizers.phrasing.saying import answer_cells, values_to_say, without_question
 from synthesizers.phrasing.twins import twins_of
 from synthesizers.phrasing.wording import mentions
 from synthesizers.planning import Planned, given_up
@@ -49,6 +50,13 @@ class Writing:
     chat: Chat | None = None
 
 
+class Relabelled(NamedTuple):
+    """A goal as a task, or why there is none, and what the goal is apart from questions about answers."""
+
+    planned: Planned
+    goal: str = ""
+
+
 async def relabelled(
     calls: Sequence[GroundedCall],
     targets: Collection[int],
@@ -57,27 +65,29 @@ async def relabelled(
     *,
     seed: int,
     old: str,
-) -> Planned:
+) -> Relabelled:
     """The task that asks for the calls, or why there is none.
 
     `targets`: places of the goal's own calls. `source` was the episode's task, `old` what its user said.
     """
     asked = _asked(calls, writing.pool)
     if asked is None:
-        return given_up("written_argument", "nobody would dictate such an argument, and no question is known")
+        return _none("written_argument", "nobody would dictate such an argument, and no question is known")
     if any(call.question and call.question in old for call in asked):
-        return given_up("old_goal", "it is what was asked for")
+        return _none("old_goal", "it is what was asked for")
+    if any(call.question and not answer_cells(call.executed.result.text) for call in asked):
+        return _none("untellable", "the answer to a question is too long to be told")
     history = tuple(call.executed for call in asked)
     turn = TurnCalls(asked, writing.tools, history, _unmentioned(asked, targets, writing.tools))
     try:
         request, by = await _request(turn, writing)
     except PhrasingError as error:
-        return given_up("unphrased", str(error))
+        return _none("unphrased", str(error))
     told = [
         value for value in _TELLING.findall(old) if mentions(request, value) and not _known(value, history)
     ]
-    if told and by != "template":
-        return given_up("old_goal_said", told[0])
+    if told and (by != "template" or any(call.question for call in asked)):
+        return _none("old_goal_said", told[0])
     planned = _planned_turn(turn, request, by, writing)
     task = blueprint_task(
         Blueprint(base=bare_world(source, request=request), seed=seed, turns=(planned,)),
@@ -86,7 +96,11 @@ async def relabelled(
         tags=(NAME,),
         parent=source,
     )
-    return Planned(task=task)
+    return Relabelled(Planned(task=task), without_question(request, turn.told))
+
+
+def _none(reason: str, detail: str) -> Relabelled:
+    return Relabelled(given_up(reason, detail))
 
 
 def _asked(calls: Sequence[GroundedCall], pool: ValuePool) -> list[GroundedCall] | None:
@@ -112,19 +126,18 @@ def _asked(calls: Sequence[GroundedCall], pool: ValuePool) -> list[GroundedCall]
 def _unmentioned(
     calls: Sequence[GroundedCall], targets: Collection[int], tools: Sequence[ToolSpec]
 ) -> frozenset[int]:
-    """Places of look-ups that feed a later call and that a user would not ask for."""
+    """Places of look-ups that feed a later call and that a user would not ask for; nobody who asks a question
+    asks for what has to be read first."""
     specs = {tool.name: tool for tool in tools}
     used = {source.of.call for call in calls for source in call.sources if source.of is not None}
     hidden: set[int] = set()
     for place, call in enumerate(calls):
         needs = {source.of.call for source in call.sources if source.of is not None}
-        unasked = place not in targets and not call.executed.changes
-        if (
-            unasked
-            and place in used
-            and needs <= hidden
-            and goes_unsaid(call, specs[call.executed.call.name])
-        ):
+        if place in targets or call.executed.changes:
+            continue
+        read_first = any(later.question for later in calls[place + 1 :])
+        step = place in used and needs <= hidden and goes_unsaid(call, specs[call.executed.call.name])
+        if read_first or step:
             hidden.add(place)
     return frozenset(hidden)
 
@@ -158,7 +171,7 @@ def _planned_turn(turn: TurnCalls, request: str, by: str, writing: Writing) -> P
             for place, call in enumerate(turn.calls)
         ),
         reply=reply,
-        must_say=tuple(dict.fromkeys([*values_to_say(asked, reply), *cells])),
+        must_say=tuple(dict.fromkeys([*values_to_say(asked, reply, request=request), *cells])),
         state=writing.state,
         tools=shown if twins else None,
     )

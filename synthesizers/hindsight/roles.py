@@ -1,12 +1,13 @@
-"""The three roles of hindsight: who sums an episode up, lists what was reached, and writes it as steps.
+"""The roles of hindsight: who sums an episode up, lists what was reached, writes it as steps, answers anew.
 
 None of them is shown what was asked for, the agent's own words or whether the episode was a success: they see
-calls and answers only. An empty list abstains. Not covered: what is done with the replies (`telling`).
+calls and answers only. An empty list abstains. A listed question that a query answered is asked again of the
+answerer, who has not seen the query. Not covered: what is done with the replies (`telling`).
 """
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from synthesizers.roles import ChatRole, Exchange
 
@@ -68,6 +69,23 @@ class Workflow(Exchange):
     steps: tuple[str, ...] = ()
 
 
+class Asked(Exchange):
+    """What the answerer is told: a question, the tool to answer it with, what was looked at before."""
+
+    question: str
+    tool: str
+    does: str
+    parameters: str
+    seen: tuple[ShownCall, ...] = ()
+
+
+class Answering(Exchange):
+    """The arguments of the call that answers."""
+
+    arguments: dict[str, JsonValue]
+
+
 SUMMARISER = ChatRole[Episode, Summary]("hindsight/summariser", reply=Summary)
 GOAL_LISTER = ChatRole[Listing, ListedGoals]("hindsight/goal_lister", reply=ListedGoals)
 WORKFLOW_WRITER = ChatRole[ToWrite, Workflow]("hindsight/workflow_writer", reply=Workflow)
+ANSWERER = ChatRole[Asked, Answering]("hindsight/answerer", reply=Answering)

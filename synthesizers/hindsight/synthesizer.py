@@ -42,7 +42,7 @@ from synthesizers.hindsight.looking import Found, Looking
 from synthesizers.hindsight.past import bare_world
 from synthesizers.hindsight.relabelling import NAME
 from synthesizers.hindsight.remembering import Remembered, entry_of, remember_all
-from synthesizers.hindsight.roles import GOAL_LISTER, SUMMARISER, WORKFLOW_WRITER
+from synthesizers.hindsight.roles import ANSWERER, GOAL_LISTER, SUMMARISER, WORKFLOW_WRITER
 from synthesizers.phrasing.back_translation import BACK_TRANSLATOR
 from synthesizers.planning import Planned, given_up
 from synthesizers.role_chats import ChatSetting, RoleChats, check_chats
@@ -61,7 +61,7 @@ class Hindsight:
     `of`: whose episodes are read. `goals`: goals of an episode at the most. `max_calls`: calls of a goal at
     the most. `memory`: kinds of memory written to the run's folder `memory`: echo, awm, awm++. `chat` plays
     every role that `chats` does not give to another one: summariser, goal_lister, workflow_writer,
-    back_translator; without a chat goals come from the state and the answers.
+    back_translator, answerer; without a chat goals come from the state and the answers.
     """
 
     environment: Environment
@@ -85,6 +85,7 @@ class Hindsight:
         GOAL_LISTER.name,
         WORKFLOW_WRITER.name,
         BACK_TRANSLATOR.name,
+        ANSWERER.name,
     )
 
     def __post_init__(self) -> None:

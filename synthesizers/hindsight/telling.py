@@ -7,21 +7,27 @@ raises StructuredReplyError: whoever asked records it. Not covered: episodes wit
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+from data import canonical
+from data.messages import ToolSpec
 from pipeline.chat.base import Chat
 from pipeline.chat.roles import one_of
 from synthesizers.execution import Executed
 from synthesizers.hindsight.past import Past, Reached
 from synthesizers.hindsight.roles import (
+    ANSWERER,
     GOAL_LISTER,
     SUMMARISER,
     WORKFLOW_WRITER,
+    Asked,
     Episode,
     Listing,
     ShownCall,
     Summary,
     ToWrite,
 )
+from synthesizers.roles import shown_parameters
 
 _SHOWN = 600
 """Characters of an answer that are shown."""
@@ -57,6 +63,21 @@ async def written_workflow(
     asked = ToWrite(goal=goal, calls=shown_calls(executed), summary=summary)
     reply = await WORKFLOW_WRITER.ask(chat, asked)
     return "; ".join(filter(None, (step.strip() for step in reply.steps)))
+
+
+async def answered_anew(
+    chat: Chat, question: str, tool: ToolSpec, seen: Sequence[Executed]
+) -> dict[str, Any]:
+    """Arguments with which the chat would answer the question; it sees what was looked at before."""
+    asked = Asked(
+        question=question,
+        tool=tool.name,
+        does=tool.description,
+        parameters=shown_parameters(tool),
+        seen=shown_calls(seen),
+    )
+    reply = await ANSWERER.ask(chat, asked, narrow={"arguments": canonical.loads(tool.parameters)})
+    return dict(reply.arguments)
 
 
 def shown_calls(executed: Sequence[Executed]) -> tuple[ShownCall, ...]:

@@ -8,13 +8,18 @@ from typing import Any
 import pytest
 
 from data import canonical
+from pipeline.environments.blueprint import read_blueprint
 from pipeline.environments.gold import call
+from pipeline.environments.registry import load_environment
+from pipeline.environments.sql_desk.desk import describe_tables
 from pipeline.memory.entries import Kind
 from pipeline.memory.stored import load_memory
 from synthesizers.hindsight.roles import (
+    ANSWERER,
     GOAL_LISTER,
     SUMMARISER,
     WORKFLOW_WRITER,
+    Asked,
     Episode,
     Listing,
     ShownCall,
@@ -34,6 +39,10 @@ REQUESTS: list[tuple[ChatRole[Any, Any], Exchange]] = [
     (SUMMARISER, Episode(calls=CALLS)),
     (GOAL_LISTER, Listing(calls=CALLS, summary=SEEN, most=3)),
     (WORKFLOW_WRITER, ToWrite(goal="Book flight F2.", calls=CALLS, summary=SEEN)),
+    (
+        ANSWERER,
+        Asked(question="How dear is F2?", tool="query", does="Run SQL.", parameters="sql", seen=CALLS[:1]),
+    ),
 ]
 LISTED = {"goals": [{"goal": "Book flight F219 for me.", "calls": [1]}]}
 STEPS = {"steps": ["look flights up", "book the one from Paris on May 14"]}
@@ -144,3 +153,37 @@ def test_replies_are_paid_for_once(tmp_path: Path, renderer: Any) -> None:
         roles = chats()
         made = looked_back(tmp_path, renderer, [paris_to_miami()], [past()], chats=roles)
         assert [len(role.asked) for role in roles.values()] == [asks] * 3 and made.reasons == []
+
+
+QUERY = "SELECT COUNT(*) FROM {table}"
+
+
+@pytest.mark.parametrize(
+    ("answer", "reasons"),
+    [
+        ({"arguments": {"sql": "SELECT COUNT(1) AS n FROM {table}"}}, []),
+        ({"arguments": {"sql": "SELECT COUNT(*) + 1 FROM {table}"}}, ["question_unclear"]),
+        ({"arguments": {"sql": "SELECT FROM"}}, ["question_unclear"]),
+        ({"arguments": {}}, ["invalid_reply"]),
+        (None, ["written_argument"]),
+    ],
+)
+def test_a_question_counts_where_somebody_who_saw_only_the_question_answers_it_alike(
+    tmp_path: Path, renderer: Any, answer: Any, reasons: list[str]
+) -> None:
+    world = load_environment("sql_desk")
+    task = next(task for task in world.tasks("train") if task.tools == ("tables", "query", "submit"))
+    table = describe_tables(task.state_value()["db"].split("/")[0]).split("(")[0]
+    sql = QUERY.replace("{table}", table)
+    failed = episode(task, call("tables"), call("query", sql=sql), environment=world)
+    goal = f"How many {table} are there in all?"
+    roles = {"goal_lister": chat([{"goals": [{"goal": goal, "calls": [1]}]}])}
+    if answer is not None:
+        roles["answerer"] = chat([canonical.loads(canonical.dumps(answer).replace("{table}", table))])
+    made = looked_back(tmp_path, renderer, [task], [failed], environment=world, chats=roles)
+    assert made.reasons == reasons
+    if not reasons:
+        assert [made.tasks[0].prompt[-1].text, *made.calls] == [goal, ["tables", "query"]]
+        (turn,) = read_blueprint(made.tasks[0]).turns
+        assert turn.must_say and [c.mentioned for c in turn.calls] == [False, False]
+        assert sql not in canonical.dumps([[t.text for t in turns] for turns in roles["answerer"].asked])

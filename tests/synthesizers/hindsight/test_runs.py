@@ -111,8 +111,8 @@ def test_an_evaluation_is_shown_a_memory_and_says_so(tokenizer: Path, workplace:
     assert "memory echo of" in results
     value["evaluate"]["memory"]["max_entries"] = 1
     value["name"] = "shown"
-    other = trajsmith("eval", write_recipe(workplace, value, "shown.yaml"), "--name", "remembering")
-    assert other.code == 2 and "evaluate.memory.max_entries" in other.err
+    fewer = trajsmith("eval", write_recipe(workplace, value, "shown.yaml"), "--name", "remembering")
+    assert fewer.code == 2 and "evaluate.memory.max_entries" in fewer.err
 
 
 def test_a_policy_that_is_always_shown_a_memory(tokenizer: Path, workplace: Path) -> None:
