@@ -1,8 +1,9 @@
-"""Keeps trajectories whose every call parses and fits the schema the model was shown.
+"""Keeps trajectories whose every trained call parses and fits the schema the model was shown.
 
-Reasons are the values of `data.messages.ParseStatus` (`ok`, `not_json`, `unknown_tool`, ...): that of
-the first bad call. The score is the share of good calls (1 where there are none). Not covered: whether
-a call was sensible (`verified_outcome`, `efficiency`).
+Calls of turns of weight 0 are context and are not looked at: what nobody learns may be wrong. Reasons are the
+values of `data.messages.ParseStatus` (`ok`, `not_json`, `unknown_tool`, ...): that of the first bad call. The
+score is the share of good calls (1 where there are none). Not covered: whether a call was sensible
+(`verified_outcome`, `efficiency`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ class ValidCalls(ItemFilter):
 
     def judge(self, trajectory: Trajectory) -> Judgement:
         """Check each call against the tools of its own segment."""
-        calls = list(attempts(trajectory))
+        turns = trajectory.turns
+        calls = [attempt for attempt in attempts(trajectory) if turns[attempt.turn].weight > 0.0]
         bad = first_invalid(calls)
         if bad is None:
             return Judgement(True, score=1.0)

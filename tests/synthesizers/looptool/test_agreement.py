@@ -11,8 +11,9 @@ from data.errors import ConfigError
 from data.messages import assistant
 from data.tasks import Budget
 from data.trajectories import Origin, Termination, Trajectory
+from filters.valid_calls import ValidCalls
 from pipeline.engines.base import Completion, FinishReason, Sampling
-from pipeline.engines.scripted import Fault
+from pipeline.engines.scripted import Fault, ScriptedEngine, continue_turns
 from pipeline.renderers.chatml import ChatMLRenderer
 from pipeline.rollout_settings import RolloutSettings
 from synthesizers import load_synthesizer
@@ -105,6 +106,11 @@ def test_a_turn_without_agreement_stays_in_context_and_is_not_trained(renderer: 
     mask = segment.loss_mask(made.turns)
     learned = [token for token, weight in zip(segment.token_ids, mask, strict=True) if weight]
     assert renderer.decode(learned) == "done<|im_end|>"
+    [kept] = ValidCalls()([made])
+    assert kept.verdict.keep, "a malformed turn that nobody learns does not cost the dialogue"
+    retrained = tuple(turn.model_copy(update={"weight": 1.0}) for turn in made.turns)
+    [rejected] = ValidCalls()([made.model_copy(update={"turns": retrained})])
+    assert (rejected.verdict.keep, rejected.verdict.reason) == (False, "not_json")
 
 
 def test_what_was_chosen_is_no_sample_of_the_policy(renderer: ChatMLRenderer) -> None:
@@ -134,8 +140,6 @@ def test_agreement_needs_draws_that_can_differ(renderer: ChatMLRenderer) -> None
 def test_an_engine_that_breaks_is_infrastructure_and_the_synthesizer_has_a_name(
     renderer: ChatMLRenderer,
 ) -> None:
-    from pipeline.engines.scripted import ScriptedEngine, continue_turns
-
     engine = ScriptedEngine(
         continue_turns(lambda prompt, rng: assistant("done"), renderer), faults={0: Fault.ERROR}
     )

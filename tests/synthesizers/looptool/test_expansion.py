@@ -272,6 +272,22 @@ def test_a_manner_changes_the_words_around_a_request_only(desk: Desk) -> None:
         assert asyncio.run(play(desk.environment, other, desk.environment.gold(other))).success
 
 
+def test_variants_can_be_taught_by_what_two_samples_agree_on(desk: Desk) -> None:
+    made = expanded(
+        desk,
+        [error_at(desk, "cheapest")],
+        k=2,
+        weights={Kind.DATA: 1},
+        teacher="agreement",
+        engine=desk.policy(mistakes=0.3),
+    )
+    rows = rows_of(made)
+    assert len(rows) == len(tasks_of(made)) == 2
+    for row in rows:
+        assert row.policy.name.endswith("+agreement") and {s.origin for s in row.segments} == {Origin.EDITED}
+        assert Part.EXPANSION.mark in row.labels and row.parents
+
+
 # --- with a chat --------------------------------------------------------------------------------------------
 
 

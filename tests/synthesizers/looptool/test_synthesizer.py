@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -129,6 +130,44 @@ def test_a_killed_synthesis_decodes_nothing_twice(desk: Desk, tmp_path: Path) ->
     assert engine.num_calls == asked + 2
     done = {row.trajectory_id for row in of(Trajectory, made)}
     assert not of(Trajectory, run(looptool(desk, engine, chat_dir=tmp_path), tasks, done=done))
+
+
+def test_half_a_synthesis_and_the_rest_of_it_are_the_whole(desk: Desk) -> None:
+    tasks = list(desk.tasks.values())[:4]
+    whole = run(looptool(desk, desk.policy(mistakes=0.4)), tasks)
+    kept = whole[: len(whole) // 2]
+    done = {row.trajectory_id for row in of(Trajectory, kept)}
+    shelf: Any = Shelf(of(Trajectory, kept))
+    rest = run(looptool(desk, desk.policy(mistakes=0.4), store=shelf), tasks, done=done)
+
+    def digests_of(made: Sequence[Made]) -> set[str]:
+        return {each.content_digest() for each in of(Trajectory, made)}
+
+    assert digests_of([*kept, *rest]) == digests_of(whole) and not digests_of(kept) & digests_of(rest)
+    for kind in (Task, Pair, Verdict):
+        assert {each.model_dump_json() for each in of(kind, rest)} == {
+            each.model_dump_json() for each in of(kind, whole)
+        }
+
+
+def test_a_chat_is_asked_for_no_sample_twice(desk: Desk, tmp_path: Path) -> None:
+    tasks = list(desk.tasks.values())[:2]
+    asked = []
+
+    def write(turns: Sequence[Turn], tools: Any) -> str:
+        asked.append(turns)
+        calls = [{"name": "profile", "arguments": {}}]
+        return json.dumps({"request": "Tell me my airline.", "calls": calls, "closing": "-"})
+
+    def made() -> list[Made]:
+        chats = {"sample_writer": ScriptedChat(write, name="writer", max_asks=1)}
+        options = {"chats": chats, "chat_dir": tmp_path, "k": 1}
+        return run(looptool(desk, desk.policy(mistakes=0.6), **options), tasks)
+
+    first, number = made(), len(asked)
+    assert number and of(Task, first)
+    again = made()
+    assert len(asked) == number and [type(each) for each in again] == [type(each) for each in first]
 
 
 def test_a_torn_line_is_not_there_and_the_next_one_is_whole(tmp_path: Path) -> None:
