@@ -32,10 +32,11 @@ from flows.stages.loop_baselines import (
     start_round,
     static_round,
 )
-from flows.stages.loop_looptool import LOOPTOOL, looptool_round
+from flows.stages.loop_looptool import LOOPTOOL, PROBES, REPAIRS, looptool_round
 from flows.stages.loop_plan import check_loop
 from flows.stages.loop_round import RESULT, Kept, LoopWork, RoundResult
-from flows.stages.loop_rules import Stop, stop_reason
+from flows.stages.loop_rows import RowLog
+from flows.stages.loop_rules import Stop, check_gate, stop_reason
 from flows.stages.loop_table import ROW
 from flows.stages.policy import open_policy, policy_label
 from flows.stages.progress import Say
@@ -45,6 +46,8 @@ from flows.stages.report import report
 from flows.stages.verbs import evaluation_stage, with_url
 from pipeline.errors import ConfigError
 from rl.models import checkpoint_digest, resolve_model
+from synthesizers.looptool.probing import Probe
+from synthesizers.looptool.records import Repair
 
 FINAL = "loop"
 """`models/loop` is the model that the loop kept: `trajsmith eval --model loop`."""
@@ -117,6 +120,7 @@ async def improve(work: LoopWork) -> dict[str, Any]:
 
 async def _start(work: LoopWork) -> tuple[list[Trajectory], _State]:
     """The seeds and the start model, from which all arms go on."""
+    check_gate(await work.capabilities(), work.recipe.loop.gate)
     base = Kept(work.base, checkpoint_digest(work.base))
     first = await seeds(work, 0, teacher=base)
     result, start = await start_round(work, first, base=base)
@@ -242,6 +246,10 @@ def content_digest(root: Path) -> str:
             if (folder / "curated").is_dir():
                 rows = store.read_curated()
                 parts[f"{name}/curated"] = sorted(row.content_digest() for row in rows)
+        for log, kind in ((PROBES, Probe), (REPAIRS, Repair)):
+            if (folder / log).is_file():
+                with RowLog(folder / log, kind) as rows_of:
+                    parts[f"{name}/{log}"] = rows_of.digest()
         if (folder / RESULT).is_file():
             value = json.loads((folder / RESULT).read_text(encoding="utf-8"))
             parts[f"{name}/{RESULT}"] = value | {"train_seconds": 0}

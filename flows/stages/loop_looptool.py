@@ -40,6 +40,7 @@ from synthesizers.looptool.rounds import Parts, capability_table, compose
 from synthesizers.role_chats import CHATS, RoleChats
 
 LOOPTOOL = "looptool"
+PROBES, REPAIRS = "probes.log", "repairs.log"
 WEAKNESS = "weakness.json"
 """The seeds' table of a round: mastered steps by capability, weakest first."""
 _EVERY = 200
@@ -152,18 +153,18 @@ class _Round:
 
     def probes(self) -> list[Probe]:
         """All probes there are."""
-        with RowLog(self._path("probes"), Probe) as log:
+        with RowLog(self.store.root / PROBES, Probe) as log:
             return list(log.rows())
 
     def repairs(self) -> list[Repair]:
         """All verdicts on mismatches there are."""
-        with RowLog(self._path("repairs"), Repair) as log:
+        with RowLog(self.store.root / REPAIRS, Repair) as log:
             return list(log.rows())
 
     async def _probe(self) -> dict[str, int]:
         work, broken = self.work, []
         await work.act_with(self.kept)
-        with RowLog(self._path("probes"), Probe) as log:
+        with RowLog(self.store.root / PROBES, Probe) as log:
             probing = probe(
                 self.pool.rows,
                 engine=work.policy.engine,
@@ -194,7 +195,7 @@ class _Round:
         work, chats = self.work, self._chats()
         await work.act_with(self.kept)
         names = (name for name in sorted(work.recipe.loop.chats) if fnmatchcase(name, JUDGES))
-        with RowLog(self._path("repairs"), Repair) as log:
+        with RowLog(self.store.root / REPAIRS, Repair) as log:
             repairing = repair(
                 self.probes(),
                 load=self.pool.load,
@@ -294,9 +295,6 @@ class _Round:
             engine=work.policy.engine,
             renderer=work.policy.renderer,
         )
-
-    def _path(self, name: str) -> Path:
-        return self.store.root / f"{name}.log"
 
     def _count(self, what: str, number: int) -> None:
         if number % _EVERY == 0:

@@ -10,6 +10,7 @@ from flows.stages import run as runs_
 from flows.stages.loop_baselines import fresh_tasks, seed_section
 from flows.stages.recipe import Recipe
 from flows.stages.synthesize import checked_synthesizer, refuse_script, select_tasks
+from flows.stages.train import settings_of
 from pipeline.checks.options import check_options
 from pipeline.errors import ConfigError
 from synthesizers.looptool.expansion import expand
@@ -72,11 +73,15 @@ def loop_plan(recipe: Recipe, *, rounds: int = 0) -> list[str]:
 
 def check_loop(recipe: Recipe) -> None:
     """ConfigError where the section names an option, a role or a synthesizer that there is not."""
+    from rl.sft import SftConfig
+
     section = recipe.loop
     checked_synthesizer(section.seeds)
     if recipe.policy.engine == "scripted":
         refuse_script(section.seeds)
     check_chats(section.chat, section.chats, known=ROLES, method="loop")
+    settings_of(SftConfig, recipe.sft.settings, "sft.settings")
+    settings_of(SftConfig, recipe.sft.settings | section.settings, "loop.settings")
     for name, part in _PARTS.items():
         _check_part(part, getattr(section, name), where=f"loop.{name}")
 

@@ -18,7 +18,6 @@ from data.files import write_atomically
 from data.manifests import stage_key
 from data.messages import Record
 from data.store import Store
-from data.tasks import Task
 from data.trajectories import Trajectory
 from flows.stages import run as runs_
 from flows.stages.evaluate import Evaluation
@@ -33,11 +32,11 @@ from flows.stages.train import settings_of
 from flows.stages.verbs import evaluation_stage
 from pipeline.diagnosis.capabilities import capabilities_of
 from pipeline.environments.base import Environment
-from pipeline.environments.play import play
 from pipeline.errors import ConfigError
 from pipeline.reporting.content import ReasonCount
 from rl.results import TrainResult, finished_result
 from rl.rows import sft_rows
+from synthesizers.demonstration import Demonstration
 
 if TYPE_CHECKING:
     from rl.sft import SftConfig
@@ -102,7 +101,8 @@ class LoopWork:
 
     async def act_with(self, kept: Kept) -> None:
         """Put a model under the policy. The scripted policy plays what it plays, whatever was trained."""
-        if not isinstance(self.policy.engine, ScriptedPolicy):
+        engine = self.policy.engine
+        if not isinstance(engine, ScriptedPolicy) and engine.weights_version != kept.weights:
             await self.policy.load(kept.model_dir)
 
     def place(self, number: int, arm: str) -> Path:
@@ -119,13 +119,13 @@ class LoopWork:
     async def capabilities(self) -> Mapping[str, tuple[str, ...]]:
         """Dev task to what it exercises, by the gold that is played once; the same for every model."""
         if not self._capabilities:
-            for task in section_tasks(self.recipe.loop.dev, environment=self.environment, store=self.store):
-                self._capabilities[task.task_id] = await self._exercised(task)
+            found = section_tasks(self.recipe.loop.dev, environment=self.environment, store=self.store)
+            tasks = {task.task_id: task for task in found}
+            gold = Demonstration(environment=self.environment, renderer=self.policy.renderer)
+            async for played in gold.synthesize(found):
+                names = capabilities_of(played, tasks[played.task_id], played.turns)
+                self._capabilities[played.task_id] = names
         return self._capabilities
-
-    async def _exercised(self, task: Task) -> tuple[str, ...]:
-        played = await play(self.environment, task, self.environment.gold(task))
-        return capabilities_of(None, task, played.turns)
 
 
 async def arrow(

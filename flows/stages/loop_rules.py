@@ -95,6 +95,11 @@ def gate(
     return Gate(accepted=not lost, reason=_why(lost, len(guarded)), guarded=guarded)
 
 
+def check_gate(capabilities: Mapping[str, Collection[str]], section: GateSection) -> None:
+    """ConfigError where the section protects by name what no dev task (the keys) exercises."""
+    _protected(sorted(capabilities), capabilities, section)
+
+
 def stop_reason(start: float, rounds: Sequence[Finished], section: LoopSection) -> Stop | None:
     """Why no further round is made; None where one is. `start`: dev success before the first round."""
     if len(rounds) >= section.rounds:

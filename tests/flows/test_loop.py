@@ -8,7 +8,7 @@ import multiprocessing
 import re
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ def loop_recipe(model: Path, **loop: Any) -> dict[str, Any]:
         "seeds": {"synthesizer": "demonstration", "tasks": 8},
         "fresh": 4,
         "dev": {"split": "dev", "tasks": 6},
+        "patience": 9,
         "gate": {"least": 3},
         "k": 2,
     }
@@ -132,11 +133,9 @@ def test_again_does_nothing_and_says_the_same(finished: tuple[Path, Done]) -> No
     folder, done = finished
     root = folder / "runs" / "loop"
     again = trajsmith("loop", folder / "recipe.yaml", "--runs", folder / "runs", "--json")
-    assert (
-        again.code == 0
-        and "train step" not in again.err
-        and "episodes/s" not in again.err.replace("0/6 episodes", "")
-    )
+    assert again.code == 0 and "train step" not in again.err
+    played = [line for line in again.err.splitlines() if "episodes/s" in line]
+    assert all(line.endswith("nothing to do") for line in played)
     first, second = json.loads(done.out), json.loads(again.out)
     assert first | {"seconds": 0} == second | {"seconds": 0}
     assert second["digest"] == content_digest(root)
@@ -237,7 +236,7 @@ class Switching:
     ) -> list[Completion]:
         """See `Engine.generate`."""
         made = await self._acting.generate(token_ids, sampling, n=n, affinity=affinity)
-        return [each._replace(weights_version=self.weights_version) for each in made]
+        return [replace(each, weights_version=self.weights_version) for each in made]
 
     async def score(self, token_ids: list[int]) -> list[float]:
         """See `Engine.score`."""
@@ -300,9 +299,11 @@ def test_a_round_that_got_worse_is_refused_and_the_model_before_stays(model: Pat
     held_out = {arm: each["evaluations"] for arm, each in row["arms"].items()}
     assert held_out["looptool"] == held_out["start"] != held_out["static"]
     assert row["arms"]["looptool"]["row_tokens"] > 0, "refused rounds are paid for"
-    assert engine.given.count(start) >= 4
+    refused = start.parents[3] / "1" / "looptool" / "models" / "sft"
+    assert start in engine.given[engine.given.index(refused) :], "the second round probes the start model"
 
 
+@pytest.mark.slow
 def test_it_stops_on_a_plateau_and_on_its_budget(model: Path, tmp_path: Path) -> None:
     def mistakes(folder: Path) -> float:
         return 0.3
@@ -338,10 +339,9 @@ def test_it_stops_where_there_is_nothing_left_to_learn(model: Path, tmp_path: Pa
     ("loop", "message"),
     [
         ({"compose": {"hihg_share": 0.1}}, "loop.compose: unknown hihg_share; there are .*high_share"),
-        ({"compose": {"high_share": "much"}}, "loop.compose.high_share must be .*got 'much'"),
+        ({"compose": {"high_share": "much"}}, "loop.compose.high_share: .* valid number; got 'much'"),
         ({"chats": {"label_juge_1": "policy"}}, "has no role 'label_juge_1'; did you mean"),
         ({"seeds": {"synthesizer": "demonstrations", "tasks": 3}}, "no synthesizer 'demonstrations'"),
-        ({"gate": {"protect": ["tag:no_such"]}}, "names tag:no_such, which no dev task exercises"),
         ({"dev": {"split": "dev", "tasks": 5, "tasks_of": "magnet"}}, "leave out loop.dev.tasks_of"),
         ({"settings": {"learning_rat": 1.0}}, "loop.settings: unknown learning_rat"),
     ],
@@ -355,6 +355,15 @@ def test_a_wrong_option_is_named_before_anything_is_made(
         assert done.code == 2
         assert re.search(message, done.err), done.err
         assert not (tmp_path / "runs").exists()
+
+
+def test_a_protected_capability_that_is_nowhere_is_named_before_anything_is_trained(
+    model: Path, tmp_path: Path
+) -> None:
+    path = write_recipe(tmp_path, loop_recipe(model, gate={"protect": ["tag:no_such"]}))
+    done = trajsmith("loop", path, "--runs", tmp_path / "runs")
+    assert done.code == 2 and "names tag:no_such, which no dev task exercises" in done.err
+    assert not (tmp_path / "runs" / "loop" / "rounds").exists()
 
 
 def test_the_plan_says_what_would_be_done(model: Path, tmp_path: Path) -> None:
