@@ -195,7 +195,10 @@ class Reward(Record):
 
 
 class Usage(Record):
-    """What the episode cost. `seconds` is a clock, not content."""
+    """What the episode cost; of one that a search found, its share of what all candidates cost.
+
+    `seconds` is a clock, not content.
+    """
 
     prompt_tokens: int = 0
     generated_tokens: int = 0

@@ -15,6 +15,7 @@ from typing import Any
 from data.store import Store
 from data.tasks import Task
 from data.trajectories import Trajectory
+from data.verdicts import Verdict
 from flows.stages.policy import LivePolicy
 from flows.stages.progress import Say, silent
 from flows.stages.recipe import GrpoSection, SftSection
@@ -101,12 +102,14 @@ async def run_grpo(
     environment: Environment,
     policy: LivePolicy,
     on_trajectory: Callable[[Trajectory], None],
+    on_candidate: Callable[[Verdict], None] = lambda verdict: None,
     run_id: str,
     say: Say = silent,
 ) -> TrainResult:
     """Train `model_dir` online on `tasks` against the policy's server, which holds the result afterwards.
 
-    Every rollout goes to `on_trajectory` as it finishes. Resumes from its checkpoints.
+    Every rollout goes to `on_trajectory` as it finishes, every candidate of a search to `on_candidate`.
+    Resumes from its checkpoints.
     """
     from rl.grpo import train_grpo
     from rl.grpo_config import GrpoConfig
@@ -125,6 +128,7 @@ async def run_grpo(
         sampling=replace(policy.sampling, temperature=config.temperature),
         settings=policy.settings,
         on_trajectory=on_trajectory,
+        on_candidate=on_candidate,
         chosen=chosen,
         run_id=run_id,
     )
@@ -160,6 +164,12 @@ def step_line(stage: str, metrics: StepMetrics) -> str:
     )
     if metrics.trajectories:
         line += f", reward {metrics.reward_mean:.2f}, flat groups {metrics.zero_variance_share:.0%}"
+        if "selected" in metrics.selection:
+            chosen, left = metrics.selection["selected"], metrics.selection["not_selected"]
+            line += f", {chosen:.0f} of {chosen + left:.0f} rollouts selected"
+        if "search_biased" in metrics.selection:
+            biased, effective = metrics.selection["search_biased"], metrics.selection["search_effective"]
+            line += ", search biased" if biased else f", search weights leave {effective:.0%}"
         if metrics.reward_parts:
             line += f", success {metrics.success_rate:.0%}"
         if "early_finish" in metrics.reward_parts:

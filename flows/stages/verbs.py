@@ -250,6 +250,7 @@ async def train_grpo(recipe: Recipe, *, runs: Path, url: str, dry_run: bool, say
                 environment=environment,
                 policy=policy,
                 on_trajectory=store.append,
+                on_candidate=store.append,
                 run_id=store.root.name,
                 say=say,
             )

@@ -19,6 +19,12 @@ def num_turns(trajectory: Trajectory) -> int:
     return sum(turn.role is Role.ASSISTANT for turn in trajectory.turns)
 
 
+def num_said(trajectory: Trajectory) -> int:
+    """Tokens the agent generated in this episode; `usage` also counts what a search drew and dropped."""
+    said = sum(segment.num_generated for segment in trajectory.segments)
+    return said or trajectory.usage.generated_tokens
+
+
 def has_format_error(calls: Sequence[Attempt]) -> bool:
     """Whether a call did not parse or did not fit the schema it was shown."""
     return any(not attempt.call.ok for attempt in calls)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from data.tasks import Task
 from data.trajectories import Trajectory
+from pipeline.checks.process import num_said
 from pipeline.errors import ConfigError
 from pipeline.rewards.base import Measured, ProgramReward, verified
 
@@ -26,7 +27,7 @@ class Overlong(ProgramReward):
 
     def measure(self, task: Task, trajectory: Trajectory) -> Measured:
         """Total plus penalty."""
-        penalty = overlong_penalty(trajectory.usage.generated_tokens, limit=self.limit, buffer=self.buffer)
+        penalty = overlong_penalty(num_said(trajectory), limit=self.limit, buffer=self.buffer)
         total = verified(trajectory).total
         return Measured(total + penalty, {"task": total, "penalty": penalty})
 

@@ -22,7 +22,13 @@ from __future__ import annotations
 from data.tasks import Task
 from data.trajectories import Trajectory
 from pipeline.checks.attempts import Attempt, attempts
-from pipeline.checks.process import num_effective, num_turns, recovery_share, repetition_share
+from pipeline.checks.process import (
+    num_effective,
+    num_said,
+    num_turns,
+    recovery_share,
+    repetition_share,
+)
 from pipeline.errors import ConfigError
 from pipeline.rewards.base import GoldCalls, Measured, ProgramReward, verified
 from pipeline.rewards.efficient import early_finish
@@ -79,4 +85,4 @@ def _process(calls: list[Attempt], completion: float) -> dict[str, float]:
 
 
 def _tokens(trajectory: Trajectory) -> int:
-    return trajectory.usage.prompt_tokens + trajectory.usage.generated_tokens
+    return trajectory.usage.prompt_tokens + num_said(trajectory)

@@ -38,4 +38,6 @@ def episode(
     made = trajectory(*steps, reward=reward, termination=termination, index=index, **options)
     components = tuple(RewardComponent(name=name, value=value) for name, value in (parts or {}).items())
     judged = None if reward is None else Reward(total=reward, components=components, verifier="v/1")
-    return made.model_copy(update={"reward": judged, "usage": Usage(generated_tokens=tokens)})
+    update: dict[str, Any] = {"reward": judged, "usage": Usage(generated_tokens=tokens)}
+    update |= {"segments": ()} if tokens else {}  # so many tokens are not made up
+    return made.model_copy(update=update)
