@@ -76,7 +76,9 @@ async def answered_anew(
         parameters=shown_parameters(tool),
         seen=shown_calls(seen),
     )
-    reply = await ANSWERER.ask(chat, asked, narrow={"arguments": canonical.loads(tool.parameters)})
+    nested = "$ref" in tool.parameters  # which points from a root that a reply's schema is not
+    schema = {"type": "object"} if nested else canonical.loads(tool.parameters)
+    reply = await ANSWERER.ask(chat, asked, narrow={"arguments": schema})
     return dict(reply.arguments)
 
 

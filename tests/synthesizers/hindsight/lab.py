@@ -109,9 +109,10 @@ def looked_back(
     *,
     environment: Environment | None = None,
     done: Sequence[str] = (),
+    known: Sequence[Task] = (),
     **options: Any,
 ) -> Records:
-    """Hindsight on the episodes."""
+    """Hindsight on the episodes; `known` are tasks in the store."""
 
     async def run(store: Store) -> Records:
         found = Records([], [], [])
@@ -133,6 +134,8 @@ def looked_back(
 
     with Store.create_or_open(root, {"name": "lab"}) as store:
         there = store.ids("trajectories")
+        for task in known:
+            store.append(task)
         for row in episodes:
             if row.trajectory_id not in there:
                 store.append(row)

@@ -16,10 +16,11 @@ from data.tasks import Task
 from data.trajectories import Origin, SpanKind, Trajectory
 from pipeline.environments.agents import null_agent
 from pipeline.environments.blueprint import read_blueprint
+from pipeline.environments.blueprint_session import with_blueprints
 from pipeline.environments.counter import CounterEnvironment
 from pipeline.environments.gold import call
 from pipeline.environments.play import play
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, EnvironmentFailure
 from pipeline.memory.entries import Kind
 from pipeline.memory.stored import load_memory
 from synthesizers.execution import Executed
@@ -150,8 +151,11 @@ def test_an_episode_that_replays_differently_is_given_up(tmp_path: Path, rendere
     assert result is not None
     other = result.model_copy(update={"parts": text_parts("F1 Sun 07:20 direct $1")})
     turns[place] = turns[place].model_copy(update={"result": other})
-    records = looked_back(tmp_path, renderer, [task], [past.model_copy(update={"turns": tuple(turns)})])
+    spliced = past.model_copy(update={"turns": tuple(turns)})
+    records = looked_back(tmp_path, renderer, [task], [spliced], memory=("echo",))
     assert (records.reasons, records.tasks, records.ends) == (["replay_differs"], [], ["failure_left"])
+    held = load_memory(tmp_path / "memory", Kind.ECHO, desk())
+    assert held.entries == (), "ECHO's code remembers workflows that nobody executed"
 
 
 def test_an_episode_without_calls_reached_nothing(tmp_path: Path, renderer: Any) -> None:
@@ -183,6 +187,48 @@ def test_a_world_that_needs_its_request_is_given_up(tmp_path: Path, renderer: An
     assert records.reasons == ["needs_its_goal"] and records.tasks == []
 
 
+class DownCounter(CounterEnvironment):
+    """A counter whose database may go down."""
+
+    down = False
+
+    async def open(self, task: Task, *, seed: int = 0) -> Any:
+        """Opens while it is up."""
+        if self.down:
+            raise OSError("the counter's database is down")
+        return await super().open(task, seed=seed)
+
+
+def test_what_the_infrastructure_broke_has_no_verdict(tmp_path: Path, renderer: Any) -> None:
+    world = DownCounter()
+    task = next(world.tasks("train"))
+    past = episode(task, call("add", amount=1), environment=with_blueprints(world))
+    world.down = True
+    with pytest.raises(EnvironmentFailure, match=r"1 tasks were looked back at.*database is down"):
+        looked_back(tmp_path, renderer, [task], [past], environment=with_blueprints(world))
+    world.down = False
+    assert looked_back(tmp_path, renderer, [task], [past], environment=with_blueprints(world)).ends == [
+        "failure_turned"
+    ]
+
+
+def test_episodes_of_planned_tasks_are_read_with_the_world_they_were_planned_in(
+    tmp_path: Path, renderer: Any
+) -> None:
+    base = paris_to_miami()
+    first = looked_back(
+        tmp_path / "a", renderer, [base], [episode(base, SEARCH, call("book", flight="F219"))]
+    )
+    planned = first.tasks[0]
+    past = episode(planned, SEARCH, call("book", flight="F111"))
+    assert past.success is False
+    made = looked_back(tmp_path / "b", renderer, [base], [past], known=[planned])
+    assert made.calls == [["flights", "book"]] and made.ends == ["failure_turned"]
+    assert made.tasks[0].parents == (planned.task_id,)
+    assert read_blueprint(made.tasks[0]).base.state == base.state
+    assert planned.prompt[-1].text not in made.tasks[0].model_dump_json()
+
+
 def test_what_exists_is_not_made_again(tmp_path: Path, renderer: Any) -> None:
     task = paris_to_miami()
     past = episode(task, SEARCH, call("book", flight="F219"))
@@ -209,9 +255,11 @@ def test_memories_of_reached_goals_and_of_successes(tmp_path: Path, renderer: An
         "flights(src={src}, dst={dst}, day={day}); book(flight=flights)"
     ] * len([e for e in held["echo"].entries if e.tools == ("flights", "book")])
     assert all("Paris" not in f"{e.goal} {e.workflow}" for e in held["echo"].entries)
-    before = (tmp_path / "memory" / "echo.json").read_bytes()
-    looked_back(tmp_path, renderer, [task], [failed, worked], memory=kinds)
-    assert (tmp_path / "memory" / "echo.json").read_bytes() == before
+    other = tmp_path / "other"
+    looked_back(other, renderer, [task], [worked, failed], memory=kinds)
+    for kind in kinds:  # AWM's script pairs files in the order the disk lists them with tasks by position
+        same = [(folder / "memory" / f"{kind}.json").read_bytes() for folder in (tmp_path, other)]
+        assert same[0] == same[1]
 
 
 def test_a_memory_of_held_out_tasks_is_refused(tmp_path: Path, renderer: Any) -> None:
