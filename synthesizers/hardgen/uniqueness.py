@@ -71,8 +71,9 @@ class Search:
     seed: int = 0
     max_calls: int = MAX_CALLS
     tried: int = 0
-    same: set[Calls] = field(default_factory=set)
-    other: set[Calls] = field(default_factory=set)
+    same: dict[Calls, Calls] = field(default_factory=dict)
+    """Sorted calls -> a legal order of them: another order of the same calls is no other chain."""
+    other: dict[Calls, Calls] = field(default_factory=dict)
 
     async def run(self) -> Found:
         """All other chains found within `max_calls` calls."""
@@ -80,8 +81,9 @@ class Search:
             return Found()
         async with await Trial.open(self.environment, self.task, seed=self.seed) as trial:
             await self._visit(trial)
-        gold = self._as_calls([call.executed for call in self.chain.calls])
-        return Found(self.tried, *(tuple(sorted(some - {gold})) for some in (self.same, self.other)))
+        gold = tuple(sorted(_as_calls([call.executed for call in self.chain.calls])))
+        self.same.pop(gold, None)
+        return Found(self.tried, tuple(self.same.values()), tuple(self.other.values()))
 
     async def _visit(self, trial: Trial) -> None:
         made = {digest_of(done.call.name, done.arguments()) for done in trial.executed}
@@ -183,10 +185,12 @@ class Search:
             return
         gold = self.chain.target.executed
         alike_end = trial.state == self.chain.state and (gold.changes or done.result.text == gold.result.text)
-        (self.same if alike_end else self.other).add(self._as_calls(trial.executed))
+        calls = _as_calls(trial.executed)
+        (self.same if alike_end else self.other).setdefault(tuple(sorted(calls)), calls)
 
-    def _as_calls(self, made: Sequence[Executed]) -> Calls:
-        return tuple((done.call.name, canonical.dumps(done.arguments(), sort_keys=True)) for done in made)
+
+def _as_calls(made: Sequence[Executed]) -> Calls:
+    return tuple((done.call.name, canonical.dumps(done.arguments(), sort_keys=True)) for done in made)
 
 
 async def accepted(environment: Environment, task: Task, calls: Calls, reply: str) -> bool:

@@ -1,4 +1,4 @@
-"""A vault to try HardGen on: a login before anything opens, schemas that promise too much, lists that collide.
+"""A vault to try HardGen on: a login before anything opens, schemas that promise too much, lists to mix up.
 
 `rivals`: a second list of other boxes, whose cheapest one a request could mean as well. `mirror`: a second
 list of the same boxes. The schema of `open_box` allows a force of 0 to 100 and a mode "never"; the tool takes
