@@ -131,7 +131,7 @@ class Branch(Episode):
         """`count` branches that start here, this one the first: they draw their next steps independently."""
         kept = self._snapshot() if count > 1 else None
         twins = [self._twin(number) for number in range(1, count)]
-        await together([twin._bounded(twin._move_in(kept)) for twin in twins])
+        await self._move(twins, kept)
         return [self, *twins]
 
     async def ahead(self, depth: int) -> Branch:
@@ -140,7 +140,7 @@ class Branch(Episode):
         Its draws are none that a later fork of this one repeats: a step that was looked at is not the next.
         """
         twin = self._twin(0)
-        await twin._bounded(twin._move_in(self._snapshot()))
+        await self._move([twin], self._snapshot())
         for _ in range(depth):
             await twin.advance()
         return twin
@@ -159,8 +159,18 @@ class Branch(Episode):
         twin._session = None
         return twin
 
-    async def _move_in(self, snapshot: bytes | None) -> None:
-        self._session = await self._copied(snapshot)
+    async def _move(self, twins: Sequence[Branch], snapshot: bytes | None) -> None:
+        """Give every twin a session at the place of this branch; none stays open where that raises."""
+
+        async def move(twin: Branch) -> None:
+            twin._session = await twin._copied(snapshot)
+
+        try:
+            await together([twin._bounded(move(twin)) for twin in twins])
+        except BaseException:
+            for twin in twins:
+                await twin.close()
+            raise
 
     async def _copied(self, snapshot: bytes | None) -> Session:
         """A fresh session at the place of this branch."""
