@@ -19,20 +19,17 @@ from typing import Literal, NamedTuple
 
 from data import canonical
 from data.errors import ConfigError
-from data.messages import Role
-from data.tasks import Task
 from data.trajectories import Trajectory
 from data.verdicts import Verdict
 from pipeline.chat.base import Chat
 from pipeline.engines.base import Engine, Sampling
 from pipeline.environments.base import Environment
-from pipeline.environments.blueprint import is_blueprint, read_blueprint
 from pipeline.errors import EnvironmentFailure
 from pipeline.renderers.base import Renderer
 from pipeline.rollout_settings import RolloutSettings
 from synthesizers.base import Made
-from synthesizers.demonstration import Demonstration
 from synthesizers.looptool.agreement import AgreementSampling
+from synthesizers.looptool.gates import GoldGate, fits_schemas, wording
 from synthesizers.looptool.probing import LoadTask
 from synthesizers.looptool.records import SYNTHESIZER, Part, Repair
 from synthesizers.looptool.repairing import Load
@@ -161,6 +158,13 @@ class Expander:
             raise ConfigError("teacher agreement needs an engine")
         self.environment = plannable(self.environment)
         self._variants = Variants(environment=self.environment, seed=self.seed)
+        self._gate = GoldGate(
+            environment=self.environment,
+            renderer=self.renderer,
+            settings=self.settings,
+            seed=self.seed,
+            run_id=self.run_id,
+        )
 
     async def expand(
         self,
@@ -243,8 +247,8 @@ class Expander:
         if task is not None and (task.task_id in taken or wording(task) in wordings):
             planned = given_up("duplicate", planned.detail)
         elif task is not None:
-            gold = await self._demonstrated(task, failed=failed)
-            if not gold.success or not _fits_schemas(gold):
+            gold = await self._gate.gold(task, failed=failed)
+            if not gold.success or not fits_schemas(gold):
                 planned = given_up("gold_failed", f"{planned.detail or slot.kind}: {gold.reward}")
         if planned.task is None or task is None or gold is None:
             yield Verdict(
@@ -278,28 +282,6 @@ class Expander:
             async for trajectory in taught:
                 yield _marked(trajectory, slot, kind)
 
-    async def _demonstrated(self, task: Task, *, failed: Collection[str]) -> Trajectory:
-        """Gold's dialogue, whatever it scored. EnvironmentFailure where it could not be played."""
-        demonstration = Demonstration(
-            environment=self.environment,
-            renderer=self.renderer,
-            settings=self.settings,
-            seed=self.seed,
-            run_id=self.run_id,
-            name=SYNTHESIZER,
-        )
-        played: list[Trajectory] = []
-        try:
-            async with aclosing(demonstration.synthesize([task], failed=failed)) as made:
-                async for trajectory in made:
-                    played.append(trajectory)
-        except EnvironmentFailure:
-            if not played:
-                raise
-        if played[-1].success is None:
-            raise EnvironmentFailure(f"gold of {task.task_id} could not be played: {played[-1].error}")
-        return played[-1]
-
 
 def check_weights(weights: Mapping[str, float]) -> None:
     """ConfigError where the weights of the kinds name another kind, or add up to nothing."""
@@ -309,20 +291,6 @@ def check_weights(weights: Mapping[str, float]) -> None:
         raise ConfigError(
             f"weights of the kinds ({', '.join(kinds)}) are 0 or more and not all 0, got {dict(weights)}"
         )
-
-
-def wording(task: Task) -> str:
-    """Equal for tasks that ask for the same in the same words with the same tools in the same world."""
-    texts = [turn.text for turn in task.prompt if turn.role is Role.USER]
-    if is_blueprint(task):
-        texts = [turn.text for turn in read_blueprint(task).turns]
-    said = " ".join(" ".join(texts).casefold().split())
-    return canonical.digest(said, sorted(task.tools or ()), task.state)
-
-
-def _fits_schemas(gold: Trajectory) -> bool:
-    """Whether all of gold's calls were executed as calls of the tools shown."""
-    return all(call.ok for turn in gold.turns for call in turn.tool_calls)
 
 
 def _marked(trajectory: Trajectory, slot: _Slot, kind: Kind) -> Trajectory:

@@ -25,7 +25,8 @@ from pipeline.environments.play import play
 from pipeline.environments.renamed import is_renamed
 from pipeline.errors import EnvironmentFailure
 from synthesizers.base import Made, is_given_up
-from synthesizers.looptool.expansion import expand, wording
+from synthesizers.looptool.expansion import expand
+from synthesizers.looptool.gates import wording
 from synthesizers.looptool.plans import plan_task, planned_turns
 from synthesizers.looptool.records import LabelVerdict, Part, Repair
 from synthesizers.looptool.roles import (
