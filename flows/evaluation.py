@@ -9,7 +9,7 @@ from prefect import flow, task
 from data.store import Store
 from flows.flow_parts import RETRYING, RUNS, one_flow_per_run, publish_table, say
 from flows.stages import verbs
-from flows.stages.diagnose import diagnose_run
+from flows.stages.diagnose import diagnose_run, save_diagnosis
 from flows.stages.evaluate import Evaluation
 from flows.stages.recipe import Recipe, load_recipe
 from flows.stages.tables import diagnosis_markdown, evaluation_markdown
@@ -29,6 +29,8 @@ async def evaluation(recipe: Path, runs: Path = RUNS, model: str = "", name: str
         found = await evaluate(loaded, model, name, runs, url)
     await publish_table(loaded, "evaluation", evaluation_markdown(found))
     with Store.open(runs / loaded.name) as store:
-        diagnosis, _ = await diagnose_run(store)
-    if diagnosis is not None:
-        await publish_table(loaded, "diagnosis", diagnosis_markdown(diagnosis))
+        diagnosed = await diagnose_run(store, say=say())
+        if diagnosed is not None:
+            save_diagnosis(store, diagnosed)
+    if diagnosed is not None:
+        await publish_table(loaded, "diagnosis", diagnosis_markdown(diagnosed.diagnosis))

@@ -7,28 +7,31 @@ from typing import Annotated
 
 import typer
 
-from flows.commands.common import DryRunOption, JsonOption, RunArgument, percent, print_json
+from flows.commands.common import DryRunOption, JsonOption, RunArgument, StatusLines, print_json
 
 
 def diagnose(run: RunArgument, as_json: JsonOption = False) -> None:
-    """Where the policy is strong and weak, by capability: success and failure kinds with intervals."""
+    """Where the policy is weak and what to do next; writes report/diagnosis.html and diagnosis.json."""
     from data.store import Store
     from flows.stages.diagnose import diagnose_run as examine
+    from flows.stages.diagnose import save_diagnosis
+    from flows.stages.tables import diagnosis_lines
     from pipeline.errors import ConfigError
 
     with Store.open(run) as store:
-        diagnosis, of_what = asyncio.run(examine(store))
-    if diagnosis is None:
-        raise ConfigError(f"{run} holds no trajectories to diagnose; run `trajsmith eval` or `synth` first")
+        found = asyncio.run(examine(store, say=StatusLines()))
+        if found is None:
+            raise ConfigError(
+                f"{run} holds no trajectories to diagnose; run `trajsmith eval` or `synth` first"
+            )
+        page = save_diagnosis(store, found)
     if as_json:
-        print_json(diagnosis.model_dump(mode="json"))
+        print_json(found.diagnosis.model_dump(mode="json"))
         return
-    typer.echo(f"diagnosis of {of_what}: {diagnosis.num_trajectories} trajectories")
-    for group in (diagnosis.overall, *diagnosis.by_tag):
-        found = group.success
-        kinds = ", ".join(f"{share.kind} {share.rate.successes}" for share in group.failures)
-        shown = percent(found.successes, found.trials, found.low, found.high)
-        typer.echo(f"{group.name or 'all':24s} {shown:28s} {kinds}")
+    typer.echo(f"diagnosis of {found.of_what}: {found.diagnosis.num_trajectories} trajectories")
+    for line in diagnosis_lines(found.diagnosis):
+        typer.echo(line)
+    typer.echo(f"written: {page}")
 
 
 def report(run: RunArgument) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from data.files import write_atomically
 from data.store import Store
 from flows.stages.curate import Curation
-from flows.stages.diagnose import EVALUATION, diagnose_run
+from flows.stages.diagnose import EVALUATION, diagnose_run, save_diagnosis
 from flows.stages.evaluate import Evaluation, compare
 from flows.stages.loop_table import loop_curve, loop_tables, read_loop
 from flows.stages.run import versions
@@ -59,7 +59,7 @@ async def build_report(store: Store, *, model_label: str, surveyed: Survey) -> R
         if curation_file.is_file()
         else None
     )
-    diagnosis, diagnosis_of = await diagnose_run(store)
+    found = await diagnose_run(store)
     recipe, loop = store.recipe, read_loop(store.root)
     facts = {
         "model": model_label,
@@ -75,8 +75,9 @@ async def build_report(store: Store, *, model_label: str, surveyed: Survey) -> R
         comparisons=tuple(comparisons(evaluations)),
         curves=(*training_curves(store.root), *([loop_curve(loop)] if loop else [])),
         funnel=curation.funnel if curation else (),
-        diagnosis=diagnosis,
-        diagnosis_of=diagnosis_of,
+        diagnosis=found.diagnosis if found else None,
+        diagnosis_of=found.of_what if found else "",
+        diagnosis_page=save_diagnosis(store, found).name if found else "",
         tables=(
             *(loop_tables(loop) if loop else ()),
             *survey_tables(surveyed),

@@ -1,5 +1,6 @@
-"""Where the model is still weak: success and failure kinds by capability and template."""
+"""Where the model is still weak: success and failure kinds by capability and template, weaknesses, a plan."""
 
-from pipeline.diagnosis.diagnose import Diagnosis, demonstrated_calls, diagnose, valid_call_rate
+from pipeline.diagnosis.diagnose import Diagnosis, diagnose, valid_call_rate
+from pipeline.diagnosis.gold import GoldBook
 
-__all__ = ["Diagnosis", "demonstrated_calls", "diagnose", "valid_call_rate"]
+__all__ = ["Diagnosis", "GoldBook", "diagnose", "valid_call_rate"]

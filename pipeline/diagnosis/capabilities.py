@@ -21,7 +21,7 @@ from itertools import pairwise
 from typing import Any
 
 from data import canonical
-from data.messages import Role, ToolCall, ToolStatus, Turn, assistant, user
+from data.messages import Role, ToolCall, ToolSpec, ToolStatus, Turn, assistant, user
 from data.tasks import Task
 from data.trajectories import Trajectory
 from pipeline.checks.typed_answers import AnswerKind, read_answer
@@ -77,12 +77,17 @@ _MEANT_BY_TAG = {
 
 
 def capabilities_of(
-    trajectory: Trajectory | None, task: Task | None, gold: Sequence[Turn] | None = None
+    trajectory: Trajectory | None,
+    task: Task | None,
+    gold: Sequence[Turn] | None = None,
+    *,
+    tools: Sequence[ToolSpec] = (),
 ) -> tuple[str, ...]:
     """The capabilities of a trajectory's task, sorted. `gold`: a dialogue that solves the task.
 
     Either record may be missing: without a task its tags are the trajectory's copy of them, without a
-    trajectory the schemas are not known and no optional parameter is told. Raises ValueError without both.
+    trajectory `tools` are those that the prompt shows; of tools not known no optional parameter is told.
+    Raises ValueError without both.
     """
     if task is None and trajectory is None:
         raise ValueError("capabilities need a task or a trajectory, got neither")
@@ -99,7 +104,7 @@ def capabilities_of(
         calls = calls_of(gold)
         found |= {f"tool:{call.name}" for call in calls}
         found |= {f"pair:{a.name}>{b.name}" for a, b in pairwise(calls) if a.name != b.name}
-        found |= {f"call:{feature}" for feature in _features(gold, calls, _optional(trajectory))}
+        found |= {f"call:{feature}" for feature in _features(gold, calls, _optional(trajectory, tools))}
     return tuple(sorted(found))
 
 
@@ -213,12 +218,12 @@ def _stands_in(value: str, texts: Sequence[str]) -> bool:
     )
 
 
-def _optional(trajectory: Trajectory | None) -> dict[str, frozenset[str]]:
+def _optional(trajectory: Trajectory | None, tools: Sequence[ToolSpec]) -> dict[str, frozenset[str]]:
     """Tool to its parameters that are not required, of the tools that the prompt shows."""
-    if trajectory is None or not trajectory.segments:
-        return {}
+    if trajectory is not None and trajectory.segments:
+        tools = trajectory.segments[0].tools
     shown: dict[str, frozenset[str]] = {}
-    for tool in trajectory.segments[0].tools:
+    for tool in tools:
         schema = canonical.loads(tool.parameters)
         shown[tool.name] = frozenset(schema.get("properties", {})) - frozenset(schema.get("required", ()))
     return shown

@@ -1,21 +1,26 @@
-"""What went right or wrong in one trajectory, decided from the record and, where given, the gold calls.
+"""What went right or wrong in one trajectory, decided from the record and, where given, a gold dialogue.
 
-A failure's kind is that of its first failing step: a malformed call the agent never recovered from,
-else the first call that departs from gold, else how the episode ended. Calls are matched to gold as a
-multiset (order is the verifier's business), then by name, then in order. Not covered: why the model
-erred, and tasks whose right answer is words alone (`wrong_answer` says only that the calls were right).
+A failure's kind is that of its first failing step: a malformed call the agent never recovered from, a call
+that departs from gold, or a claim that no observation supports, whichever comes first; else how the episode
+ended; else the order of its calls. Calls are matched to gold as a multiset, then by name, then in order. Not
+covered: why the model erred, and tasks whose right answer is words alone (`wrong_answer` says only that the
+calls were right).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from data import canonical
-from data.messages import ParseStatus, Role, ToolCall
+from data.messages import ParseStatus, Role, ToolCall, Turn
 from data.trajectories import Termination, Trajectory
 from pipeline.checks.attempts import Attempt, attempts
+from pipeline.checks.typed_answers import read_answer
+from pipeline.diagnosis.capabilities import calls_of
+from pipeline.diagnosis.claims import first_claim
 
 
 class SuccessKind(StrEnum):
@@ -45,6 +50,10 @@ class FailureKind(StrEnum):
     WRONG_ARGUMENT = "wrong_argument"
     MISSING_CALL = "missing_call"
     EXTRA_CALL = "extra_call"
+    ORDER = "order"
+    """Gold's calls, in an order that gold's turns do not have, and the final typed answer is gold's."""
+    HALLUCINATED_RESULT = "hallucinated_result"
+    """The words claim a value or an effect that no observation supports: see `claims`."""
     GAVE_UP = "gave_up"
     """Finished without a single call where gold needs some."""
     LOOP = "loop"
@@ -54,7 +63,7 @@ class FailureKind(StrEnum):
     TOOL_ERROR = "tool_error"
     """The last call was answered with an error and the agent stopped there."""
     WRONG_ANSWER = "wrong_answer"
-    """Every call as in gold, yet the verifier says no: the final answer or the order is wrong."""
+    """Every call as in gold, yet the verifier says no: the final answer is wrong."""
     UNEXPLAINED = "unexplained"
     """Well-formed calls, no gold to compare with."""
 
@@ -114,10 +123,10 @@ _BUDGETS = {
 _LOOP_LENGTH = 3
 
 
-def find(trajectory: Trajectory, gold: Sequence[ToolCall] | None = None) -> Finding:
-    """The kind of success or failure of one trajectory. `gold`: the calls that solve its task."""
+def find(trajectory: Trajectory, gold: Sequence[Turn] | None = None) -> Finding:
+    """The kind of success or failure of one trajectory. `gold`: a dialogue that solves its task."""
     calls = list(attempts(trajectory))
-    departures = () if gold is None else tuple(compare(calls, gold))
+    departures = () if gold is None else tuple(compare(calls, calls_of(gold)))
     if trajectory.reward is None:
         return Finding(FailureKind.INFRA)
     if trajectory.success:
@@ -162,27 +171,75 @@ def _success(calls: Sequence[Attempt], departures: Sequence[Departure]) -> Succe
 def _failure(
     trajectory: Trajectory,
     calls: Sequence[Attempt],
-    gold: Sequence[ToolCall] | None,
+    gold: Sequence[Turn] | None,
     departures: Sequence[Departure],
 ) -> tuple[FailureKind, int | None]:
     """Kind and turn of the first failing step."""
     if trajectory.termination is Termination.REPETITION or _is_loop(calls):
         return FailureKind.LOOP, calls[-1].turn if calls else None
-    unrecovered = _unrecovered(calls)
-    if unrecovered is not None:
-        return _MALFORMED[unrecovered.call.status], unrecovered.turn
-    if not calls and gold and trajectory.termination is Termination.FINISHED:
+    step = _first_wrong_step(trajectory, calls, departures)
+    if step is not None:
+        return step
+    if not calls and gold and calls_of(gold) and trajectory.termination is Termination.FINISHED:
         return FailureKind.GAVE_UP, None
-    wrong = next((d for d in departures if d.match in (Match.WRONG_ARGUMENT, Match.WRONG_TOOL)), None)
-    if wrong is not None:
-        return FailureKind(wrong.match), wrong.turn
     if trajectory.termination in _BUDGETS:
         return FailureKind.BUDGET, None
     if calls and calls[-1].failed_in_tool:
         return FailureKind.TOOL_ERROR, calls[-1].turn
     if departures:
         return FailureKind(departures[0].match), departures[0].turn
-    return (FailureKind.UNEXPLAINED if gold is None else FailureKind.WRONG_ANSWER), None
+    if gold is None:
+        return FailureKind.UNEXPLAINED, None
+    out_of_order = _out_of_order(calls, gold)
+    if out_of_order is not None and _same_answer(trajectory.turns, gold):
+        return FailureKind.ORDER, out_of_order
+    return FailureKind.WRONG_ANSWER, None
+
+
+def _first_wrong_step(
+    trajectory: Trajectory, calls: Sequence[Attempt], departures: Sequence[Departure]
+) -> tuple[FailureKind, int] | None:
+    """The earliest of a malformed call that stayed so, a wrong call and an unsupported claim."""
+    found: list[tuple[int, FailureKind]] = []
+    unrecovered = _unrecovered(calls)
+    if unrecovered is not None:
+        found.append((unrecovered.turn, _MALFORMED[unrecovered.call.status]))
+    wrong = next((d for d in departures if d.match in (Match.WRONG_ARGUMENT, Match.WRONG_TOOL)), None)
+    if wrong is not None and wrong.turn is not None:
+        found.append((wrong.turn, FailureKind(wrong.match)))
+    claim = first_claim(trajectory)
+    if claim is not None:
+        found.append((claim, FailureKind.HALLUCINATED_RESULT))
+    first = min(found, key=lambda each: each[0], default=None)
+    return None if first is None else (first[1], first[0])
+
+
+def _out_of_order(calls: Sequence[Attempt], gold: Sequence[Turn]) -> int | None:
+    """Turn of the first executed call that gold's turns have at another place; None where there is none.
+
+    For calls that match gold as a multiset. The calls of one gold turn have no order among themselves.
+    """
+    executed = [attempt for attempt in calls if attempt.executed]
+    start = 0
+    for turn in gold:
+        wanted = Counter(_key(call) for call in turn.tool_calls)
+        for attempt in executed[start : start + wanted.total()]:
+            if not wanted[_key(attempt.call)]:
+                return attempt.turn
+            wanted[_key(attempt.call)] -= 1
+        start += len(turn.tool_calls)
+    return None
+
+
+def _same_answer(turns: Sequence[Turn], gold: Sequence[Turn]) -> bool:
+    """Whether the last typed words are gold's, or gold has no words."""
+    words = [
+        next((turn for turn in reversed(said) if turn.role is Role.ASSISTANT and not turn.tool_calls), None)
+        for said in (turns, gold)
+    ]
+    if words[1] is None:
+        return True
+    return words[0] is not None and read_answer(words[0].text) == read_answer(words[1].text)
 
 
 def _unrecovered(calls: Sequence[Attempt]) -> Attempt | None:

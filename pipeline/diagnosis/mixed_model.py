@@ -3,13 +3,14 @@
     share solved = mean of the combination of chosen capabilities + a random effect of the template + noise
 
 Every combination of the chosen capabilities that occurs has a mean of its own, so that two weaknesses in one
-task need not add up. The model is linear and fitted to cells by generalised least squares; the template's
-variance by restricted maximum likelihood (REML), the noise from the binomial variance within a combination,
-scaled by what tasks of a cell really vary. The effect of a chosen capability is the difference of the
-combinations with and without it, beside those others with which it is seen best. It has a t-distribution:
-with (templates - combinations) degrees of freedom where the capability does not vary within templates, since
-then templates are what was sampled. Standard errors are never scaled down. Not covered: effects that differ
-by template.
+task need not add up. The model is fitted by generalised least squares; the template's variance by restricted
+maximum likelihood (REML), the noise from the binomial variance within a combination, scaled by what tasks of
+a cell really vary. The effect of a chosen capability is the difference of the combinations with and without
+it, beside those others with which it is seen best. It has a t-distribution: with (templates - combinations)
+degrees of freedom where the capability does not vary within templates, since then templates are what was
+sampled. Standard errors are never scaled down. The p-value is the larger of that for shares and that for
+log-odds: templates' shares are skewed near 0 and 1, and a normal tail of them would name what is not weak.
+Not covered: effects that differ by template.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ _FAR = 1e9
 """Variance that takes a cell out of a fit."""
 _LARGEST_SPREAD = 0.6
 """Standard deviation between templates, in shares: above what shares in [0, 1] can have."""
+_LARGEST_SPREAD_OF_LOG_ODDS = 6.0
+_ENOUGH = 30
+"""Tasks beyond the first of each cell from which on their variance is estimated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,113 +79,73 @@ class MixedModel:
         self.cells = cells
         self.design: Any = np.stack([column.holds for column in cells.columns], axis=1).astype(float)
         self.num_templates = len(cells.templates)
-        self._mean: Any = cells.first / cells.count
-        self._starts: Any = np.flatnonzero(np.diff(cells.template, prepend=-1))
         self._varies = [_varies(cells, column.holds) for column in cells.columns]
 
     def fit(self, chosen: Sequence[int]) -> Fit:
         """The model with the columns `chosen` (numbers into `cells.columns`)."""
-        from scipy.optimize import minimize_scalar
-
-        base, group = self._combinations(chosen)
-        noise = self._noise(group)
-        best = minimize_scalar(
-            lambda root: self._criterion(noise, root * root, base),
-            bounds=(0.0, _LARGEST_SPREAD),
-            method="bounded",
-            options={"xatol": 1e-3},
-        )
-        at_zero = self._criterion(noise, 0.0, base) <= float(best.fun) or self.num_templates < 3
-        return Fit(self, tuple(chosen), base, noise, 0.0 if at_zero else float(best.x) ** 2)
-
-    def products(self, noise: Any, variance: float, design: Any) -> tuple[Any, Any, float]:
-        """X'V⁻¹X, X'V⁻¹y and y'V⁻¹y of a design with one row per cell."""
-        import numpy as np
-
-        weight = 1 / noise
-        scaled = design * weight[:, None]
-        by_template = np.add.reduceat(scaled, self._starts, axis=0)
-        outcomes = np.add.reduceat(weight * self._mean, self._starts)
-        shrink = variance / (1 + variance * np.add.reduceat(weight, self._starts))
-        gram = design.T @ scaled - by_template.T @ (by_template * shrink[:, None])
-        cross = scaled.T @ self._mean - by_template.T @ (shrink * outcomes)
-        own = float((weight * self._mean**2).sum() - (shrink * outcomes**2).sum())
-        return gram, cross, own
+        return Fit(self, tuple(chosen))
 
     def freedom(self, number: int, num_parameters: int) -> float:
         """Degrees of freedom of column `number`'s effect."""
-        if self._varies[number]:
-            return max(1.0, self.cells.num_tasks - len(self.cells.count))
-        return float(self.num_templates - num_parameters)
-
-    def _combinations(self, chosen: Sequence[int]) -> tuple[Any, Any]:
-        """One indicator column per combination that occurs, and each cell's combination."""
-        import numpy as np
-
-        held = self.design[:, list(chosen)]
-        code = held @ (2.0 ** np.arange(len(chosen)))
-        _, group = np.unique(code, return_inverse=True)
-        return np.eye(int(group.max()) + 1)[group], group
-
-    def _criterion(self, noise: Any, variance: float, base: Any) -> float:
-        """Minus twice the restricted log-likelihood, up to a constant."""
-        import numpy as np
-
-        gram, cross, own = self.products(noise, variance, base)
-        weights = np.add.reduceat(1 / noise, self._starts)
-        logs = float(np.log(noise).sum() + np.log1p(variance * weights).sum())
-        return logs + float(np.linalg.slogdet(gram)[1]) + own - float(cross @ np.linalg.solve(gram, cross))
-
-    def _noise(self, group: Any) -> Any:
-        """Variance of each cell's mean, were its template's effect known."""
-        import numpy as np
-
-        cells = self.cells
-        solved = np.bincount(group, weights=cells.first)
-        tasks = np.bincount(group, weights=cells.count)
-        share = ((solved + 1) / (tasks + 2))[group]
-        binomial = share * (1 - share)
-        spare = float(((cells.count - 1) * binomial).sum())
-        varied = float((cells.second - cells.first**2 / cells.count).sum())
-        scale = min(1.0, max(0.05, varied / spare)) if cells.num_tasks - len(cells.count) >= 30 else 1.0
-        return binomial * scale / cells.count
+        sampled = self.cells.num_tasks if self._varies[number] else self.num_templates
+        return float(sampled - num_parameters)
 
 
 class Fit:
     """A fitted model: the effects of its chosen columns, and of others beside them."""
 
-    def __init__(
-        self, model: MixedModel, chosen: tuple[int, ...], base: Any, noise: Any, variance: float
-    ) -> None:
-        self.model, self.chosen, self.variance, self.noise = model, chosen, variance, noise
-        self._base = base
+    def __init__(self, model: MixedModel, chosen: tuple[int, ...]) -> None:
+        import numpy as np
+
+        self.model, self.chosen = model, chosen
+        cells = model.cells
+        code = model.design[:, list(chosen)] @ (2.0 ** np.arange(len(chosen)))
+        _, self._combination = np.unique(code, return_inverse=True)
+        self._num = int(self._combination.max()) + 1
+        self._binomial, self._scale = _variances(cells, self._combination)
+        keys = cells.template * self._num + self._combination
+        groups, member = np.unique(keys, return_inverse=True)
+        self._template, self._kind = groups // self._num, groups % self._num
+        self._count = np.bincount(member, weights=cells.count)
+        self._solved = np.bincount(member, weights=cells.first)
+        noise = _of_group(self._binomial, member) * self._scale / self._count
+        self._shares = _System(
+            self._solved / self._count, noise, self._template, np.eye(self._num)[self._kind]
+        )
+        self.variance = self._shares.best_variance()
 
     def member(self, number: int) -> Effect:
-        """The effect of a chosen column."""
+        """The effect of a chosen column, in shares."""
+        return self._contrast(number, self._shares, self.variance)
+
+    def p_value(self, number: int) -> float:
+        """One-sided, of a chosen column: the larger of shares and log-odds."""
         import numpy as np
 
-        pair = self._best_pair(number)
-        if pair is None:
-            return UNKNOWN
-        gram, cross, own = self.model.products(self.noise, self.variance, self._base)
-        contrast = np.zeros(len(cross))
-        contrast[list(pair)] = (1.0, -1.0)
-        inverse = np.linalg.inv(gram)
-        means = inverse @ cross
-        error = sqrt(
-            self._misfit(own - float(cross @ means), len(means)) * float(contrast @ inverse @ contrast)
-        )
-        return Effect(float(contrast @ means), error, self.model.freedom(number, len(means)))
+        solved, failed = self._solved + 0.5, self._count - self._solved + 0.5
+        noise = self._scale * (1 / solved + 1 / failed)
+        odds = _System(np.log(solved / failed), noise, self._template, self._shares.design)
+        effect = self._contrast(number, odds, odds.best_variance(_LARGEST_SPREAD_OF_LOG_ODDS))
+        return max(self.member(number).p_value, effect.p_value)
 
-    def others(self) -> list[Effect]:
-        """The effect of every column, alone beside the chosen ones; UNKNOWN where these determine it."""
+    def others(self, *, outside: bool = False) -> list[Effect]:
+        """The effect of every column alone beside the chosen ones; UNKNOWN where these determine it.
+
+        `outside`: among tasks that hold none of the chosen ones.
+        """
         import numpy as np
 
-        design = self.model.design
-        gram, cross, own = self.model.products(
-            self.noise, self.variance, np.concatenate([self._base, design], axis=1)
+        cells, design = self.model.cells, self.model.design
+        noise = self._binomial * self._scale / cells.count
+        base = np.eye(self._num)[self._combination]
+        if outside:
+            noise = np.where(design[:, list(self.chosen)].any(axis=1), _FAR, noise)
+            base = np.ones((len(noise), 1))
+        size = base.shape[1]
+        system = _System(
+            cells.first / cells.count, noise, cells.template, np.concatenate([base, design], axis=1)
         )
-        size = self._base.shape[1]
+        gram, cross, own = system.products(self.variance)
         fitted = np.linalg.solve(gram[:size, :size], np.column_stack([cross[:size], gram[:size, size:]]))
         left = np.diag(gram)[size:] - (gram[size:, :size] * fitted[:, 1:].T).sum(axis=1)
         pull = cross[size:] - gram[size:, :size] @ fitted[:, 0]
@@ -192,50 +156,122 @@ class Fit:
                 effects.append(UNKNOWN)
                 continue
             value = float(pull[number] / left[number])
-            misfit = self._misfit(rest - value * float(pull[number]), size + 1)
-            effects.append(
-                Effect(value, sqrt(misfit / float(left[number])), self.model.freedom(number, size + 1))
-            )
+            misfit = _misfit(rest - value * float(pull[number]), len(noise) - size - 1)
+            freedom = self.model.freedom(number, size + 1)
+            effects.append(Effect(value, sqrt(misfit / float(left[number])), freedom))
         return effects
 
-    def outside(self) -> list[Effect]:
-        """The effect of every column among tasks that hold none of the chosen ones."""
+    def _contrast(self, number: int, system: _System, variance: float) -> Effect:
         import numpy as np
 
-        held = self.model.design[:, list(self.chosen)].any(axis=1)
-        far = np.where(held, _FAR, self.noise)
-        return Fit(self.model, (), np.ones((len(far), 1)), far, self.variance).others()
-
-    def _misfit(self, squares: float, num_parameters: int) -> float:
-        """The factor of the squared standard errors, at least 1."""
-        return max(1.0, squares / max(1, len(self.noise) - num_parameters))
+        pair = self._best_pair(number)
+        if pair is None:
+            return UNKNOWN
+        gram, cross, own = system.products(variance)
+        contrast = np.zeros(self._num)
+        contrast[list(pair)] = (1.0, -1.0)
+        inverse = np.linalg.inv(gram)
+        means = inverse @ cross
+        misfit = _misfit(own - float(cross @ means), len(self._count) - self._num)
+        error = sqrt(misfit * float(contrast @ inverse @ contrast))
+        return Effect(float(contrast @ means), error, self.model.freedom(number, self._num))
 
     def _best_pair(self, number: int) -> tuple[int, int] | None:
         """Two combinations that differ in this column only: those of most templates and tasks."""
         import numpy as np
 
-        held = self.model.design[:, list(self.chosen)].astype(bool)
-        group = self._base.argmax(axis=1)
         place = self.chosen.index(number)
-        first = {tuple(held[np.flatnonzero(group == each)[0]]): each for each in range(self._base.shape[1])}
+        held = self.model.design[:, list(self.chosen)].astype(bool)
+        _, first = np.unique(self._combination, return_index=True)
+        known = {tuple(held[cell].tolist()): combination for combination, cell in enumerate(first)}
         best, pair = (0.0, 0.0), None
-        for held_here, inside in first.items():
-            without = first.get((*held_here[:place], False, *held_here[place + 1 :]))
-            if not held_here[place] or without is None:
+        for here, inside in known.items():
+            without = known.get((*here[:place], False, *here[place + 1 :]))
+            if not here[place] or without is None:
                 continue
-            weight = self._information(group == inside, group == without)
+            weight = self._information(self._kind == inside, self._kind == without)
             if weight > best:
                 best, pair = weight, (inside, without)
         return pair
 
     def _information(self, one: Any, two: Any) -> tuple[float, float]:
-        """What two groups of cells tell of their difference: templates first, then tasks."""
+        """What two sets of groups tell of their difference: templates first, then tasks."""
+        tasks = [float(self._count[each].sum()) for each in (one, two)]
+        return 1 / (1 / one.sum() + 1 / two.sum()), 1 / (1 / tasks[0] + 1 / tasks[1])
+
+
+class _System:
+    """Rows with a known noise, sorted by template: values = design * means + template + noise."""
+
+    def __init__(self, values: Any, noise: Any, template: Any, design: Any) -> None:
         import numpy as np
 
-        cells = self.model.cells
-        templates = [len(np.unique(cells.template[each])) for each in (one, two)]
-        tasks = [float(cells.count[each].sum()) for each in (one, two)]
-        return 1 / (1 / templates[0] + 1 / templates[1]), 1 / (1 / tasks[0] + 1 / tasks[1])
+        self.values, self.noise, self.design = values, noise, design
+        self.starts: Any = np.flatnonzero(np.diff(template, prepend=-1))
+
+    def products(self, variance: float) -> tuple[Any, Any, float]:
+        """X'V⁻¹X, X'V⁻¹y and y'V⁻¹y where templates have this variance."""
+        import numpy as np
+
+        weight = 1 / self.noise
+        scaled = self.design * weight[:, None]
+        by_template = np.add.reduceat(scaled, self.starts, axis=0)
+        outcomes = np.add.reduceat(weight * self.values, self.starts)
+        shrink = variance / (1 + variance * np.add.reduceat(weight, self.starts))
+        gram = self.design.T @ scaled - by_template.T @ (by_template * shrink[:, None])
+        cross = scaled.T @ self.values - by_template.T @ (shrink * outcomes)
+        return gram, cross, float((weight * self.values**2).sum() - (shrink * outcomes**2).sum())
+
+    def best_variance(self, largest: float = _LARGEST_SPREAD) -> float:
+        """The templates' variance of greatest restricted likelihood; 0 below 3 templates."""
+        from scipy.optimize import minimize_scalar
+
+        if len(self.starts) < 3:
+            return 0.0
+        best = minimize_scalar(
+            lambda root: self._criterion(root * root),
+            bounds=(0.0, largest),
+            method="bounded",
+            options={"xatol": largest * 2e-3},
+        )
+        return 0.0 if self._criterion(0.0) <= float(best.fun) else float(best.x) ** 2
+
+    def _criterion(self, variance: float) -> float:
+        """Minus twice the restricted log-likelihood, up to a constant."""
+        import numpy as np
+
+        gram, cross, own = self.products(variance)
+        weights = np.add.reduceat(1 / self.noise, self.starts)
+        fitted = float(cross @ np.linalg.solve(gram, cross))
+        return float(np.log1p(variance * weights).sum() + np.linalg.slogdet(gram)[1]) + own - fitted
+
+
+def _variances(cells: Cells, combination: Any) -> tuple[Any, float]:
+    """Per cell the binomial variance of a task's outcome, and what part of it tasks of a cell really vary."""
+    import numpy as np
+
+    solved = np.bincount(combination, weights=cells.first)
+    tasks = np.bincount(combination, weights=cells.count)
+    share = ((solved + 1) / (tasks + 2))[combination]
+    binomial = share * (1 - share)
+    if cells.num_tasks - len(cells.count) < _ENOUGH:
+        return binomial, 1.0
+    varied = float((cells.second - cells.first**2 / cells.count).sum())
+    return binomial, min(1.0, max(0.05, varied / float(((cells.count - 1) * binomial).sum())))
+
+
+def _of_group(values: Any, member: Any) -> Any:
+    """The value that all cells of a group have."""
+    import numpy as np
+
+    found = np.zeros(int(member.max()) + 1)
+    found[member] = values
+    return found
+
+
+def _misfit(squares: float, freedom: int) -> float:
+    """The factor of the squared standard errors, at least 1."""
+    return max(1.0, squares / max(1, freedom))
 
 
 def _varies(cells: Cells, holds: Any) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from pipeline.reporting import charts
+from pipeline.reporting import charts, findings
 from pipeline.reporting.content import Rate
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -39,6 +39,9 @@ def environment() -> Environment:
         rate_bar=charts.rate_bar,
         stacked_bar=charts.stacked_bar,
         line_chart=charts.line_chart,
+        effect_bar=findings.effect_bar,
+        histogram=findings.histogram,
+        confusion_map=findings.confusion_map,
         num_colours=charts.NUM_COLOURS,
     )
     return made

@@ -34,6 +34,8 @@ class Report(Record):
     diagnosis: Diagnosis | None = None
     diagnosis_of: str = ""
     """Which policy and tasks the diagnosis is of."""
+    diagnosis_page: str = ""
+    """Where the whole diagnosis is, relative to the page."""
     tables: tuple[Table, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -62,8 +64,9 @@ def report_html(report: Report) -> bytes:
         report=report,
         results=_grouped(report.results),
         comparisons=_grouped(report.comparisons),
-        kinds=_kinds_present(report.diagnosis),
-        stack=_stack,
+        kinds=kinds_present(report.diagnosis),
+        declared=_declared(report.diagnosis),
+        stack=stack,
         kind_class=kind_class,
         numeric=_numeric_columns,
     )
@@ -74,16 +77,23 @@ def kind_class(kind: str) -> str:
     return f"k{_KIND_ORDER.index(kind)}" if kind in _KIND_ORDER else "k0"
 
 
-def _stack(group: Group) -> list[tuple[str, int, str]]:
+def stack(group: Group) -> list[tuple[str, int, str]]:
     """The parts of a group's stacked bar in the fixed order of kinds."""
     shares = sorted([*group.successes, *group.failures], key=lambda share: _KIND_ORDER.index(share.kind))
     return [(share.kind, share.rate.successes, kind_class(share.kind)) for share in shares]
 
 
-def _kinds_present(diagnosis: Diagnosis | None) -> list[tuple[str, str]]:
+def kinds_present(diagnosis: Diagnosis | None) -> list[tuple[str, str]]:
+    """The kinds that occur, with their CSS classes, in the fixed order."""
     if diagnosis is None:
         return []
-    return [(name, style) for name, _, style in _stack(diagnosis.overall)]
+    return [(name, style) for name, _, style in stack(diagnosis.overall)]
+
+
+def _declared(diagnosis: Diagnosis | None) -> list[Group]:
+    """The groups of declared tags: what is derived stands on the diagnosis's own page."""
+    groups = () if diagnosis is None else diagnosis.by_capability
+    return [group for group in groups if group.name.startswith("tag:")]
 
 
 def _grouped(rows: tuple[Any, ...]) -> list[tuple[str, list[Any]]]:

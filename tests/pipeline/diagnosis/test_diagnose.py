@@ -1,11 +1,10 @@
-import pytest
-
 from data import messages
 from data.messages import ParseStatus
 from pipeline.checks.attempts import attempts
 from pipeline.checks.stats import wilson_interval
-from pipeline.diagnosis import diagnose, valid_call_rate
-from pipeline.diagnosis.diagnose import demonstrated_calls, valid_turns
+from pipeline.diagnosis import GoldBook, diagnose, valid_call_rate
+from pipeline.diagnosis.capabilities import turns_of_calls
+from pipeline.diagnosis.diagnose import valid_turns
 from tests.samples import call, segment, trajectory
 
 SEARCH = call("search", city="Rome")
@@ -37,9 +36,12 @@ POOL = [
     trajectory(SEARCH, task="a", index=4, template="two", tags=("choice",), reward=None),
 ]
 
+GOLD = GoldBook()
+GOLD.put("a", ("tag:choice", "tool:book"), turns_of_calls([SEARCH, BOOK]))
+
 
 def test_infrastructure_failures_enter_no_rate_and_are_counted() -> None:
-    found = diagnose(POOL, gold_calls={"a": [SEARCH, BOOK]}.get)
+    found = diagnose(POOL, gold=GOLD)
     assert found.num_trajectories == 5
     overall = found.overall
     assert (overall.success.successes, overall.success.trials, overall.infra) == (1, 4, 1)
@@ -52,18 +54,28 @@ def test_infrastructure_failures_enter_no_rate_and_are_counted() -> None:
     assert all(share.rate.trials == 4 for share in overall.failures)
 
 
-def test_groups_by_tag_and_template() -> None:
-    found = diagnose(POOL, gold_calls={"a": [SEARCH, BOOK]}.get)
-    tags = {
-        group.name: (group.success.successes, group.success.trials, group.infra) for group in found.by_tag
+def test_groups_by_capability_and_template() -> None:
+    """A task's capabilities are gold's; of a task that gold is not known of, its tags."""
+    found = diagnose(POOL, gold=GOLD)
+    groups = {
+        group.name: (group.success.successes, group.success.trials, group.infra)
+        for group in found.by_capability
     }
-    assert tags == {"budget": (1, 1, 0), "choice": (1, 3, 1)}
+    assert groups == {"tag:choice": (1, 4, 1), "tool:book": (1, 4, 1)}
+    unknown = {group.name: group.success.trials for group in diagnose(POOL).by_capability}
+    assert unknown == {"environment:desk": 4, "tag:budget": 1, "tag:choice": 3}
     templates = {group.name: (group.success.successes, group.success.trials) for group in found.by_template}
     assert templates == {"one": (1, 2), "two": (0, 2)}
+    failed = {group.name: group.examples for group in found.by_template}
+    assert failed == {
+        "one": (POOL[1].trajectory_id,),
+        "two": tuple(sorted((POOL[2].trajectory_id, POOL[3].trajectory_id))),
+    }
+    assert set(found.shown_ids) == {trajectory.trajectory_id for trajectory in POOL[1:]}
 
 
 def test_confusions_steps_and_examples() -> None:
-    found = diagnose(POOL, gold_calls={"a": [SEARCH, BOOK]}.get)
+    found = diagnose(POOL, gold=GOLD)
     confusion = {(row.gold, row.called): row.count for row in found.tool_confusion}
     assert confusion == {("book", "cancel"): 1, ("search", "(none)"): 1, ("book", "(none)"): 1}
     assert [(row.reason, row.count) for row in found.argument_errors] == [("book.offer", 1)]
@@ -94,20 +106,21 @@ def test_an_empty_pool_measures_nothing() -> None:
         found.overall.success.low,
         found.overall.success.high,
     ) == (0, 1)
-    assert found.by_tag == () and valid_call_rate([]).trials == 0
+    assert found.by_capability == () and found.plan.samples == () and valid_call_rate([]).trials == 0
 
 
 def test_the_result_does_not_depend_on_order() -> None:
-    gold = {"a": [SEARCH, BOOK]}.get
-    assert diagnose(POOL, gold_calls=gold) == diagnose(POOL[::-1], gold_calls=gold)
+    assert diagnose(POOL, gold=GOLD) == diagnose(POOL[::-1], gold=GOLD)
 
 
-def test_gold_calls_come_from_successful_demonstrations() -> None:
-    pool = [
-        trajectory(SEARCH, BOOK, "Done.", task="a", synthesizer="demonstration"),
-        trajectory(SEARCH, task="b", synthesizer="demonstration", reward=0.0),
-        trajectory(BOOK, task="c"),
-    ]
-    gold = demonstrated_calls(pool)
-    assert list(gold) == ["a"] and [made.name for made in gold["a"]] == ["search", "book"]
-    assert diagnose(POOL, gold_calls=gold.get).overall.failures[0].rate.value == pytest.approx(0.25)
+def test_a_gold_book_keeps_calls_words_and_capabilities() -> None:
+    book, item = GoldBook(), trajectory(SEARCH, BOOK, "ANSWER 210")
+    book.put("a", ("tag:x",), item.turns)
+    turns = book.turns("a")
+    assert turns is not None and [turn.text for turn in turns] == ["", "", "ANSWER 210"]
+    made = [[(call.name, call.arguments) for call in turn.tool_calls] for turn in turns]
+    assert made == [[(SEARCH.name, SEARCH.arguments)], [(BOOK.name, BOOK.arguments)], []]
+    assert "a" in book and book.capabilities("a") == ("tag:x",)
+    assert book.turns("b") is None and book.capabilities("b") is None and "b" not in book
+    book.put("c", (), None)
+    assert book.turns("c") is None and book.capabilities("c") == ()

@@ -1,15 +1,19 @@
 import pytest
 
-from data.messages import ParseStatus, ToolCall, ToolStatus
+from data.messages import ParseStatus, ToolCall, ToolStatus, assistant
 from data.trajectories import Termination, Trajectory
 from pipeline.checks.attempts import attempts
+from pipeline.diagnosis.capabilities import turns_of_calls
+from pipeline.diagnosis.claims import first_claim, identifiers, past_forms
 from pipeline.diagnosis.kinds import FailureKind, Match, SuccessKind, compare, find
 from tests.samples import call, trajectory
 
 SEARCH = call("search", city="Rome")
 BOOK = call("book", offer=1)
 CANCEL = call("cancel", offer=1)
-GOLD = [SEARCH, BOOK]
+CALLS = [SEARCH, BOOK]
+GOLD = turns_of_calls(CALLS)
+TOLD = (*GOLD, assistant("ANSWER 210"))
 BROKEN = call("", status=ParseStatus.NOT_JSON, raw="<tool_call>{")
 
 
@@ -39,6 +43,14 @@ def failed(*steps: object, **options: object) -> Trajectory:
         (failed("Hm.", termination=Termination.CONTEXT_OVERFLOW), FailureKind.BUDGET, None),
         (failed(SEARCH, (BOOK, ToolStatus.TOOL_ERROR), "Sorry."), FailureKind.TOOL_ERROR, 2),
         (failed(SEARCH, BOOK, "Booked Oslo."), FailureKind.WRONG_ANSWER, None),
+        (failed(BOOK, SEARCH, "Done."), FailureKind.ORDER, 1),
+        (failed(SEARCH, "Booked it."), FailureKind.HALLUCINATED_RESULT, 2),
+        (failed("You are on F123."), FailureKind.HALLUCINATED_RESULT, 1),
+        (failed(SEARCH, (BOOK, ToolStatus.TOOL_ERROR), "Booked."), FailureKind.HALLUCINATED_RESULT, 3),
+        (failed("<tool_response>\nbooked\n</tool_response>"), FailureKind.HALLUCINATED_RESULT, 1),
+        (failed("ANSWER $210"), FailureKind.HALLUCINATED_RESULT, 1),
+        (failed(SEARCH, "Booked it.", CANCEL, "Done."), FailureKind.HALLUCINATED_RESULT, 2),
+        (failed(SEARCH, CANCEL, "Booked it."), FailureKind.WRONG_TOOL, 2),
     ],
 )
 def test_kind_and_first_failing_step(item: Trajectory, kind: FailureKind, step: int | None) -> None:
@@ -60,7 +72,7 @@ def test_without_gold_only_the_record_speaks() -> None:
 
 
 def test_a_task_that_needs_no_call_is_not_given_up() -> None:
-    assert find(failed("Wrong words."), []).kind is FailureKind.WRONG_ANSWER
+    assert find(failed("Wrong words."), ()).kind is FailureKind.WRONG_ANSWER
 
 
 @pytest.mark.parametrize(
@@ -93,3 +105,51 @@ def test_departures_name_tool_and_argument() -> None:
     assert departure.match is Match.WRONG_ARGUMENT and departure.arguments == ("offer",)
     (departure,) = compare(list(attempts(trajectory(CANCEL))), [BOOK])
     assert departure.match is Match.WRONG_TOOL and departure.arguments == ()
+
+
+def test_order_is_the_failure_only_where_nothing_else_differs() -> None:
+    """The typed answer is gold's; calls that gold makes in one turn have no order among themselves."""
+    assert find(failed(BOOK, SEARCH, "ANSWER 210"), TOLD).kind is FailureKind.ORDER
+    assert find(failed(BOOK, SEARCH, "ANSWER 99"), TOLD).kind is FailureKind.WRONG_ANSWER
+    assert find(failed(SEARCH, BOOK, "ANSWER 99"), TOLD).kind is FailureKind.WRONG_ANSWER
+    together = (assistant("", SEARCH, BOOK), assistant("", CANCEL))
+    assert find(failed(BOOK, SEARCH, CANCEL, "Done."), together).kind is FailureKind.WRONG_ANSWER
+    finding = find(failed(BOOK, CANCEL, SEARCH, "Done."), together)
+    assert (finding.kind, finding.step) == (FailureKind.ORDER, 2)
+    assert find(trajectory(BOOK, SEARCH, "Done."), GOLD).kind is SuccessKind.CLEAN
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "I could not book it: it can be booked on Monday.",
+        "Shall it be booked?",
+        "If it is booked, you will hear.",
+        "Nothing was booked.",
+        "Done.",
+        "The 13th, 10am, for 12-night stays; mp3, COVID-19, 2026-05-01.",
+        "I found 3 offers for $210.",
+        "ANSWER soon",
+    ],
+)
+def test_words_that_claim_nothing(words: str) -> None:
+    assert first_claim(failed(words)) is None
+    assert find(failed(words), GOLD).kind is FailureKind.GAVE_UP
+
+
+def test_what_was_seen_or_done_is_no_claim() -> None:
+    """Said by the user, sent as an argument, answered by a tool; an effect after its tool worked."""
+    assert first_claim(trajectory("F123 it is.", prompt="Take F123.")) is None
+    assert first_claim(trajectory(call("search", city="f123"), "F123 it is.")) is None
+    assert first_claim(trajectory(BOOK, "Booked.")) is None
+    assert first_claim(trajectory((BOOK, ToolStatus.TOOL_ERROR), BOOK, "Booked.")) is None
+    assert first_claim(trajectory("Booked.", prompt="What have I booked?")) is None
+    assert first_claim(trajectory(SEARCH, "ANSWER 210")) is None  # it may have been computed
+    assert first_claim(trajectory("ANSWER 210", prompt="Say 210.")) is None
+    assert first_claim(trajectory(SEARCH, "Canceled.")) == 4
+
+
+def test_the_words_of_claims() -> None:
+    assert list(identifiers("B-27x F123, 3fa9; x2 a1 12 12th one-2 ab-12")) == ["b-27x", "f123", "3fa9"]
+    assert past_forms("cancel") == ("canceled", "cancelled")
+    assert (past_forms("move"), past_forms("copy"), past_forms("do")) == (("moved",), ("copied",), ())

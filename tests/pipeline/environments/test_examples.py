@@ -9,7 +9,8 @@ import pytest
 from data import canonical
 from data.media import MediaStore
 from data.messages import PartType, ToolStatus
-from flows.stages.diagnose import gold_calls
+from flows.stages.diagnose import gold_book
+from pipeline.diagnosis.capabilities import calls_of
 from pipeline.environments.check import check_environment
 from pipeline.environments.play import play
 from pipeline.environments.registry import load_environment
@@ -27,8 +28,8 @@ def test_the_check_is_green(run: Run, name: str) -> None:
 def test_gold_that_answers_pictures_can_be_played_without_a_run(run: Run) -> None:
     environment = load_environment("examples.own_tools.stateful:load")
     task = next(environment.tasks("train"))
-    known = run(gold_calls(environment, [task]))
-    assert [call.name for call in known[task.task_id]] == ["crane", "crane"]
+    book = run(gold_book(environment, [task]))
+    assert [call.name for call in calls_of(book.turns(task.task_id))] == ["crane", "crane"]
 
 
 def test_functions_show_rich_schemas_and_get_python_objects(run: Run) -> None:

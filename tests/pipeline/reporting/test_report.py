@@ -7,7 +7,8 @@ import pytest
 
 from data.errors import StoreError
 from data.messages import ParseStatus
-from pipeline.diagnosis import diagnose
+from pipeline.diagnosis import GoldBook, diagnose
+from pipeline.diagnosis.capabilities import turns_of_calls
 from pipeline.reporting.content import (
     ComparisonRow,
     Curve,
@@ -69,6 +70,8 @@ def full(text: str = "x") -> Report:
         ),
         trajectory(call("cancel", offer=1), template=text, tags=(text,), reward=0.0),
     ]
+    gold = GoldBook()
+    gold.put("task", (f"tag:{text}",), turns_of_calls([call(text, offer=1)]))
     return Report(
         title=text,
         subtitle=text,
@@ -97,8 +100,9 @@ def full(text: str = "x") -> Report:
             FunnelRow(name=text, seen=10, kept=4, reasons=(ReasonCount(reason=text, count=6),)),
             FunnelRow(name="none reached", seen=0, kept=0),
         ),
-        diagnosis=diagnose(pool, gold_calls=lambda task: [call(text, offer=1)]),
+        diagnosis=diagnose(pool, gold=gold),
         diagnosis_of=text,
+        diagnosis_page="diagnosis.html",
         tables=(Table(title=text, columns=(text, "n"), rows=((text, "1,000"),), note=text),),
         notes=(text,),
     )
@@ -138,7 +142,9 @@ def test_hostile_content_is_text_and_nothing_is_fetched_or_run() -> None:
     names = {name for name, _ in page.attributes}
     assert not {name for name in names if name.startswith("on")} and "src" not in names
     assert not [
-        value for name, value in page.attributes if name == "href" and not value.startswith(("/", "#"))
+        value
+        for name, value in page.attributes
+        if name == "href" and not value.startswith(("/", "#")) and value != "diagnosis.html"
     ]
     assert b"url(" not in raw and b"@import" not in raw
     assert (
