@@ -14,7 +14,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from data import canonical
-from data.errors import ConfigError, TrajsmithError
+from data.errors import ConfigError
 from data.messages import ToolCall, ToolSpec, Turn
 from data.tasks import Task
 from data.trajectories import Origin, Policy, Segment, Trajectory, make_group_id
@@ -28,6 +28,7 @@ from pipeline.rollout_pool import Emit, pooled
 from synthesizers.base import pending
 from synthesizers.segments import rendered_segments
 from synthesizers.slips import other_arguments
+from synthesizers.worlds import guarded, plannable
 
 
 class GoldAuthor:
@@ -36,7 +37,7 @@ class GoldAuthor:
     engine_calls = 0
 
     def __init__(self, script: GoldScript, *, renderer: Renderer, slip: float, rng: random.Random) -> None:
-        self.script, self.renderer, self.slip, self.rng = script, renderer, slip, rng
+        self.script, self.renderer, self.slip, self.rng = guarded(script), renderer, slip, rng
         self._turns: Sequence[Turn] = ()
         self._starts: list[tuple[int, tuple[ToolSpec, ...]]] = []
         self._slipped = False
@@ -50,12 +51,10 @@ class GoldAuthor:
         """The script's next turn, with call ids of our own and slips, if any."""
         try:
             turn = self.script.next_turn(turns)
-        except TrajsmithError:
-            raise
-        except Exception as error:
-            if self._slipped and isinstance(error, LookupError | ValueError):
+        except EnvironmentFailure as failure:
+            if self._slipped and isinstance(failure.__cause__, LookupError | ValueError):
                 return None
-            raise EnvironmentFailure(f"the gold script failed: {error!r}") from error
+            raise
         if turn is None:
             return None
         return Written(turn.model_copy(update={"tool_calls": self._calls(turn, turns)}))
@@ -131,13 +130,7 @@ class Demonstration:
 
     async def _play(self, job: Job) -> Trajectory:
         rng = random.Random(canonical.digest(job.group_id, self.seed))
-        try:
-            script = self.environment.gold(job.task)
-        except TrajsmithError:
-            raise
-        except Exception as error:
-            name = self.environment.name
-            raise EnvironmentFailure(f"{name} has no gold for task {job.task.task_id}: {error!r}") from error
+        script = plannable(self.environment).gold(job.task)
         author = GoldAuthor(script, renderer=self.renderer, slip=self.slip, rng=rng)
         identity = Identity(
             group_id=job.group_id,

@@ -97,7 +97,7 @@ class Planner(ABC):
                 raise ConfigError(f"{option} must be at least 1, got {getattr(self, option)}")
         if self.teacher not in ("gold", "policy", "hinted"):
             raise ConfigError(f"teacher is gold, policy or hinted, got {self.teacher!r}")
-        self.environment = plannable(self.environment)
+        self.environment = plannable(self.environment, deadlines=self.settings.deadlines)
         check_chats(self.chat, self.chats, known=self.role_names, method=self.name)
         self.roles = RoleChats(
             default=self.chat,

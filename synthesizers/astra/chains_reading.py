@@ -19,6 +19,7 @@ from typing import NamedTuple
 from data import canonical
 from data.messages import ToolSpec
 from synthesizers.grounding.reading import singular, words
+from synthesizers.phrasing.headings import imperative
 from synthesizers.phrasing.vocabulary import LOOK_UPS, SYNONYMS, VERBS
 
 _STOP = frozenset(
@@ -46,6 +47,8 @@ _STOP = frozenset(
         "me",
         "you",
         "i",
+        "d",
+        "hey",
         "can",
         "could",
         "would",
@@ -167,10 +170,10 @@ def _profile(tool: ToolSpec) -> dict[str, float]:
 
 
 def _verbs(tool: ToolSpec) -> set[str]:
-    """The first word of a description, and other words for it."""
+    """The first word of a description, other words for it, and how one asks where it is no verb: "tell"."""
     verb = singular(next(iter(words(tool.description[:200])), ""))
-    others = (*SYNONYMS.get(verb, ()), LOOK_UPS.get(verb, ""))
-    return {verb, *(words(other)[0] for other in others if other)}
+    others = (*SYNONYMS.get(verb, ()), LOOK_UPS.get(verb, ""), imperative(tool.description[:200]))
+    return {verb, *(words(other)[0] for other in others if words(other))}
 
 
 def _synonyms(parts: Sequence[str]) -> set[str]:

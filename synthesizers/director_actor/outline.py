@@ -156,8 +156,11 @@ def shown_tools(
 
 
 def draw_outage(goals: Sequence[Rehearsed], *, rng: random.Random) -> tuple[Outage, ...]:
-    """One planned call that will be contradicted: its tool is down once, or a look-up finds nothing."""
-    turn = rng.randrange(len(goals))
+    """One planned call that will be contradicted: its tool is down once, or a look-up finds nothing.
+
+    Some goal must have a call.
+    """
+    turn = rng.choice([turn for turn, goal in enumerate(goals) if goal.executed])
     executed = rng.choice(goals[turn].executed)
     name = executed.call.name
     if not executed.changes and not is_empty(executed) and rng.random() < 0.5:

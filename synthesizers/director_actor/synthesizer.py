@@ -133,6 +133,8 @@ class DirectorActor(Planner):
                 rehearsal.begin()
                 rehearsed = await rehearsal.of_goal(whole)
                 goals = [rehearsed] if rehearsed is not None else await _again(rehearsal, goals)
+            if not goals:
+                raise PlanStopped("no_outline", "what worked in one order does not work again")
             combined = goals[0].goal.combined > 1
             outline = self._outline(goals, persona, own, rng, combined=combined)
             return await self._staged(base, world, outline, director, rehearsal, rng)
@@ -142,7 +144,7 @@ class DirectorActor(Planner):
     ) -> Outline:
         shown = shown_tools(goals, own.tools, rng=rng)
         contradicted = not combined and rng.random() < self.faults and any(goal.executed for goal in goals)
-        outages = draw_outage([goal for goal in goals if goal.executed], rng=rng) if contradicted else ()
+        outages = draw_outage(goals, rng=rng) if contradicted else ()
         return Outline(persona, tuple(goals), shown, outages)
 
     async def _staged(

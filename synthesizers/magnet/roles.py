@@ -35,9 +35,10 @@ class ForwardCall(Exchange):
 
 
 class ForwardReply(Exchange):
-    """The calls to make next, in any order."""
+    """The calls to make next, in any order; whether others are left that wait for their results."""
 
     calls: tuple[ForwardCall, ...] = Field(max_length=MAX_PARALLEL)
+    waiting: bool
 
 
 class CallError(StrEnum):

@@ -2,8 +2,8 @@
 
 Without chats `phrasing` writes the request. With a back translator its request is checked by the same
 program that checks templates; with a forward translator the request is read back, one dependent step at a
-time, and the calls must be the planned ones. What fails is written once more with the problem named, then
-given up. Not covered: executing (`enacting`).
+time, and the calls must be the planned ones, with none left after the last step. What fails is written once
+more with the problem named, then given up. Not covered: executing (`enacting`).
 """
 
 from __future__ import annotations
@@ -91,6 +91,7 @@ class Translator:
         assert self.forward is not None
         done: list[Turn] = []
         possible = one_call({spec.name: spec.parameters for spec in turn.tools})
+        waiting = False
         for stage in _stages(turn):
             asked = ForwardRequest(
                 dialogue=shown_dialogue(dialogue),
@@ -98,13 +99,15 @@ class Translator:
                 done=shown_dialogue(done),
                 tools=tuple(map(_shown_tool, turn.tools)),
             )
-            read = (await FORWARD_TRANSLATOR.ask(self.forward, asked, narrow={"calls": possible})).calls
+            reply = await FORWARD_TRANSLATOR.ask(self.forward, asked, narrow={"calls": possible})
+            read, waiting = reply.calls, reply.waiting
             if not _same(stage, read, turn.tools):
                 self.differed += 1
                 shown = "; ".join(f"{call.name} {canonical.dumps(call.arguments)}" for call in read)
                 return f"a reader took it to mean: {shown or 'no call'}"
             done += [said for call in stage for said in played(call)]
-        return ""
+        self.differed += waiting
+        return "a reader took it to want more after that" if waiting else ""
 
 
 def _shown_tool(tool: ToolSpec) -> str:

@@ -17,6 +17,7 @@ from pipeline.environments.registry import load_environment
 from pipeline.environments.wrapped import PassesOn, WrappedEnvironment
 from pipeline.errors import EnvironmentFailure
 from pipeline.renderers.chatml import ChatMLRenderer
+from pipeline.rollout_settings import Deadlines
 from synthesizers import SYNTHESIZERS, load_synthesizer
 from synthesizers.base import Made
 from synthesizers.execution import Trial
@@ -118,6 +119,35 @@ def test_a_state_that_is_no_json_is_a_clear_error() -> None:
 
     with pytest.raises(ConfigError, match="end_state"):
         asyncio.run(state())
+
+
+class Silent(WrappedEnvironment):
+    """Tools that never answer."""
+
+    async def open(self, task: Task, *, seed: int = 0) -> Any:
+        """The session, every call of which waits for ever."""
+
+        class Session(PassesOn):
+            inner: Any
+
+            async def call(self, name: str, arguments: dict[str, Any], call_id: str) -> Any:
+                await asyncio.Event().wait()
+
+        session = Session()
+        session.inner = await self.inner.open(task, seed=seed)
+        return session
+
+
+def test_a_tool_that_never_answers_holds_up_no_plan() -> None:
+    inner = CounterEnvironment()
+    world = plannable(Silent(inner, version=inner.version), deadlines=Deadlines(tool=0.05))
+
+    async def attempt() -> None:
+        async with await Trial.open(world, next(iter(world.tasks("train")))) as trial:
+            await trial.attempt("add", {"amount": 1})
+
+    with pytest.raises(EnvironmentFailure, match=r"tool add of counter broke: .*no answer within 0\.05 s"):
+        asyncio.run(attempt())
 
 
 class Breaks(WrappedEnvironment):

@@ -11,7 +11,7 @@ import pytest
 
 from data import canonical
 from data.errors import ConfigError
-from data.messages import ToolStatus
+from data.messages import ToolSpec, ToolStatus
 from data.tasks import Task
 from data.trajectories import Trajectory
 from data.verdicts import Verdict
@@ -163,6 +163,27 @@ def test_the_order_of_a_name_tells_opposites_apart() -> None:
     ]
     request = "Convert the liter 5 to gallon, and then convert the gallon that you find to liter."
     assert ProgramReader(both).read(request).chain == ("liter_to_gallon", "gallon_to_liter")
+
+
+def described(tool: ToolSpec, description: str) -> ToolSpec:
+    return tool.model_copy(update={"description": description})
+
+
+def test_what_is_told_is_read_as_the_tool_that_tells_it() -> None:
+    find = described(spec("find", title="string"), "Shelf mark of a book.")
+    reserve = described(spec("reserve", mark="string"), "Reserve the book with this shelf mark.")
+    reader = ProgramReader((find, reserve))
+    for start in ("Tell me", "Could you tell me", "I'd like you to tell me", "hey, please tell me"):
+        text = f"{start} the shelf mark of a book called Dune, then book the book with that mark."
+        assert reader.read(text).chain == ("find", "reserve"), text
+
+
+def test_a_users_own_two_tools_make_chains(renderer: ChatMLRenderer) -> None:
+    desk = load_environment("examples.own_tools.library_desk:load")
+    made = synthesised(desk, renderer, list(desk.tasks("train")), plans=2)
+    tasks = [record for record in made if isinstance(record, Task)]
+    assert len(tasks) == 8
+    assert all(record.success for record in made if isinstance(record, Trajectory))
 
 
 def test_every_plan_becomes_a_verified_task_or_a_reason(made: list[Made], bases: list[Task]) -> None:

@@ -14,9 +14,9 @@ from pipeline.environments.registry import load_environment
 from synthesizers.director_actor.actors import Instruction, Scene, ScriptedActor, instruction_of, leak_in
 from synthesizers.director_actor.goldwork import GoldEpisode, gold_episode
 from synthesizers.director_actor.groups import motifs_of, own_goals
-from synthesizers.director_actor.outline import Library, draw_outline
+from synthesizers.director_actor.outline import Library, draw_outage, draw_outline
 from synthesizers.director_actor.personas import PERSONAS, Persona, draw_persona
-from synthesizers.director_actor.rehearsal import Rehearsal, rivals_of
+from synthesizers.director_actor.rehearsal import Rehearsal, Rehearsed, rivals_of
 from synthesizers.director_actor.subgoals import Read, Step, SubGoal, dependents, place_of, read_value
 from synthesizers.director_actor.users import foreign_value
 from synthesizers.execution import Trial
@@ -197,3 +197,21 @@ def test_who_watches_the_money_names_a_limit_that_fits() -> None:
     assert [tight.limit(row) for row in rows] == [410, 300, 260]
     assert tight.limit(rows_of("F1 $205")[0]) == 270 and tight.limit(rows_of("F1")[0]) is None
     assert open_.limit(rows[0]) is None
+
+
+def test_an_outage_is_of_the_user_turn_that_its_call_is_in() -> None:
+    """Also behind a goal that only a judge can tell reached, which has no call."""
+    world = load_environment("travel_desk")
+    [base] = bases("travel_desk", 1)
+
+    async def rehearsed() -> Rehearsed:
+        async with await Trial.open(world, whole_world(base)) as trial:
+            found = await Rehearsal(trial).of_goal(SubGoal("a", (Step("s", "profile", {}),)))
+            assert found is not None
+            return found
+
+    looked = asyncio.run(rehearsed())
+    asked = Rehearsed(SubGoal("j", (), judged=True), (), looked.state)
+    for seed in range(10):
+        [outage] = draw_outage([asked, looked, asked], rng=random.Random(seed))
+        assert (outage.turn, outage.name) == (1, "profile")

@@ -16,8 +16,11 @@ from pipeline.environments.agents import ListedAgent, null_agent
 from pipeline.environments.blueprint import Expects, read_blueprint
 from pipeline.environments.play import play
 from pipeline.environments.registry import load_environment
+from synthesizers.director_actor import synthesizer
 from synthesizers.director_actor.goldwork import gold_episodes
 from synthesizers.director_actor.personas import PERSONAS
+from synthesizers.director_actor.rehearsal import Rehearsed
+from synthesizers.director_actor.subgoals import Step, SubGoal
 from synthesizers.director_actor.synthesizer import DirectorActor
 from synthesizers.worlds import plannable
 from tests.synthesizers.director_actor.lab import Records, bases, made, observations
@@ -187,3 +190,19 @@ def test_options_are_checked(renderer: Any) -> None:
 def test_a_world_without_snapshots_is_an_error_and_not_a_world_without_gold() -> None:
     with pytest.raises(ConfigError, match="cannot snapshot"):
         asyncio.run(gold_episodes(plannable(NoSnapshots()), count=1))
+
+
+def test_an_outline_that_does_not_work_a_second_time_is_a_reason(
+    renderer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nothing(*_: Any, **__: Any) -> SubGoal:
+        return SubGoal("r0", (Step("s", "no_such_tool", {}),))
+
+    async def never(*_: Any) -> list[Rehearsed]:
+        return []
+
+    monkeypatch.setattr(synthesizer, "combined_outline", nothing)
+    monkeypatch.setattr(synthesizer, "_again", never)
+    records = made("travel_desk", bases("travel_desk", 6), renderer, recombine=1.0, max_goals=4)
+    assert "no_outline" in records.reasons
+    assert len(records.tasks) + len(records.verdicts) == 6

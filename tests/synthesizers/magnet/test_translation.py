@@ -72,9 +72,13 @@ def values(turn: TurnCalls) -> str:
     return ", ".join(str(source.value) for source in turn.calls[0].sources)
 
 
-def calls_json(turn: TurnCalls, *places: int) -> str:
+def calls_json(turn: TurnCalls, *places: int, waiting: bool = False) -> str:
     chosen = [turn.calls[place].executed for place in places]
-    return canonical.dumps({"calls": [{"name": c.call.name, "arguments": c.arguments()} for c in chosen]})
+    calls = [{"name": c.call.name, "arguments": c.arguments()} for c in chosen]
+    return canonical.dumps({"calls": calls, "waiting": waiting})
+
+
+NOTHING = '{"calls": [], "waiting": false}'
 
 
 def translated(
@@ -93,7 +97,7 @@ def translated(
 
 def test_a_good_request_is_read_back_step_by_step(nested: TurnCalls) -> None:
     text = f"Get me the cheapest seat: {values(nested)}."
-    forward = [calls_json(nested, 0), calls_json(nested, 1)]
+    forward = [calls_json(nested, 0, waiting=True), calls_json(nested, 1)]
     written, translator = translated(nested, [text], forward)
     assert written == Written(text, "writer") and translator.differed == 0
     asked = translator.forward.asked  # type: ignore[union-attr]
@@ -122,21 +126,27 @@ def test_a_request_read_otherwise_is_asked_for_once_more_and_then_given_up(neste
         f"Get me the cheapest seat: {values(nested)}.",
         f"The cheapest seat for {values(nested)}, please.",
     ]
-    given_up, translator = translated(nested, texts, ['{"calls": []}', '{"calls": []}'])
+    given_up, translator = translated(nested, texts, [NOTHING, NOTHING])
     assert isinstance(given_up, Unwritten) and given_up.reason == "forward_differs"
     assert translator.differed == 2
-    written, translator = translated(
-        nested, texts, ['{"calls": []}', calls_json(nested, 0), calls_json(nested, 1)]
-    )
+    written, translator = translated(nested, texts, [NOTHING, calls_json(nested, 0), calls_json(nested, 1)])
     assert written == Written(texts[1], "writer")
     extra = calls_json(nested, 0, 0)
     assert translated(nested, texts, [extra, extra])[0].reason == "forward_differs"
 
 
+def test_a_request_that_a_reader_takes_to_want_more_is_read_otherwise(nested: TurnCalls) -> None:
+    texts = [f"{start}: {values(nested)}." for start in ("Get me the cheapest seat", "The cheapest, please")]
+    more = [calls_json(nested, 0, waiting=True), calls_json(nested, 1, waiting=True)]
+    given_up, translator = translated(nested, texts, [*more, *more])
+    assert isinstance(given_up, Unwritten) and given_up.reason == "forward_differs"
+    assert translator.differed == 2 and "want more" in str(given_up)
+
+
 def test_a_template_is_read_back_too(nested: TurnCalls) -> None:
     written, _ = translated(nested, None, [calls_json(nested, 0), calls_json(nested, 1)])
     assert written.by == "template"
-    assert isinstance(translated(nested, None, ['{"calls": []}'])[0], Unwritten)
+    assert isinstance(translated(nested, None, [NOTHING])[0], Unwritten)
 
 
 def writer() -> Callable[[Sequence[Turn], Sequence[Any]], str]:
@@ -183,7 +193,7 @@ def test_a_reply_that_is_none_and_a_reader_that_disagrees_make_verdicts(renderer
     silent = ScriptedChat(lambda turns, tools: "no JSON at all")
     made = planned(renderer, {"back_translator": silent}, 2)
     assert [r.reason for r in made if isinstance(r, Verdict)] == ["invalid_reply"] * 2 and len(made) == 2
-    deaf = ScriptedChat(lambda turns, tools: '{"calls": []}')
+    deaf = ScriptedChat(lambda turns, tools: NOTHING)
     [verdict] = planned(renderer, {"forward_translator": deaf}, 1)
     assert isinstance(verdict, Verdict)
     assert verdict.reason == "too_few_calls" and "forward_differs" in verdict.detail
