@@ -247,8 +247,11 @@ class Expander:
         if task is not None and (task.task_id in taken or wording(task) in wordings):
             planned = given_up("duplicate", planned.detail)
         elif task is not None:
-            gold = await self._gate.gold(task, failed=failed)
-            if not gold.success or not fits_schemas(gold):
+            try:
+                gold = await self._gate.gold(task, failed=failed)
+            except ConfigError as error:
+                planned = given_up("no_gold", str(error))
+            if gold is not None and not (gold.success and fits_schemas(gold)):
                 planned = given_up("gold_failed", f"{planned.detail or slot.kind}: {gold.reward}")
         if planned.task is None or task is None or gold is None:
             yield Verdict(

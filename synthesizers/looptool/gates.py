@@ -35,7 +35,10 @@ class GoldGate:
     run_id: str
 
     async def gold(self, task: Task, *, failed: Collection[str]) -> Trajectory:
-        """Gold's dialogue, whatever it scored. EnvironmentFailure where it could not be played."""
+        """Gold's dialogue, whatever it scored.
+
+        Raises EnvironmentFailure where it could not be played, ConfigError where the task has no gold.
+        """
         is_own = task.synthesizer == SYNTHESIZER
         demonstration = Demonstration(
             environment=_MayBeLost(self.environment) if is_own else self.environment,

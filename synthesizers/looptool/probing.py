@@ -146,7 +146,7 @@ class _Prober:
             completion = await self._greedy(sample, room)
             own = await self._own_logprobs(sample, completion)
         except EngineError as error:
-            return self._probe(sample, ProbeVerdict.INFRA, f"{type(error).__name__}: {error}")
+            return self._probe(sample, ProbeVerdict.INFRA, f"EngineError: {error}")
         reason = self._differs(sample, completion)
         return self._probe(
             sample, ProbeVerdict.MISMATCH if reason else ProbeVerdict.MASTERED, reason

@@ -18,6 +18,7 @@ from enum import StrEnum
 from itertools import islice
 
 from data import canonical
+from data.errors import ConfigError
 from data.messages import Role, ToolSpec, text_parts
 from data.tasks import Task
 from pipeline.environments.base import Environment
@@ -117,6 +118,14 @@ class Variants:
         turns = await planned_turns(self.environment, task)
         if not turns or any(turn.tools is not None for turn in turns[1:]):
             return None
+        try:
+            return await self._lengthened(task, turns, rng=rng, before=before)
+        except ConfigError:  # a world without snapshots takes no call back
+            return None
+
+    async def _lengthened(
+        self, task: Task, turns: Sequence[PlannedTurn], *, rng: random.Random, before: bool
+    ) -> Task | None:
         async with await Trial.open(self.environment, world_of(task), seed=self.seed) as trial:
             new = await self._request(trial, task, rng=rng, said="", look_up=True) if before else None
             if before and new is None:
