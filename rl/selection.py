@@ -17,6 +17,7 @@ Not covered: advantages (`rl.advantages`), selection while a rollout is made (`s
 
 from __future__ import annotations
 
+import logging
 import math
 import random
 from collections import defaultdict
@@ -30,6 +31,8 @@ from data.messages import Role, ToolStatus
 from data.trajectories import Trajectory
 from pipeline.checks.process import num_turns, roc_penalty
 from synthesizers.tree_search.records import is_searched, search_weight
+
+_log = logging.getLogger("trajsmith.grpo")
 
 ROC = "roc"
 
@@ -193,6 +196,11 @@ def select_batch(
         return selected, {}
     if settings is not None:
         selected, report = select_rollouts(selected, settings, keep=keep, seed=seed)
+    if report.short_groups:
+        _log.warning(
+            "%d groups have fewer than %d rollouts with a reward and are trained on whole: %s",
+            len(report.short_groups), keep, ", ".join(report.short_groups[:8]),
+        )  # fmt: skip
     selected, report.left_out_groups = varied_groups(selected, share, value)
     return selected, report.parts()
 

@@ -2,9 +2,9 @@
 
 A kept trajectory's `scores` hold `search/<step>/...` for every choice on its way (`turn`, `candidates`,
 `rank`, `score`, and `probability` where the choice was drawn) and `search/weight` where training can correct
-for them. A candidate's verdict (filter `tree_search`) holds its tokens, log-probs and turns as JSON: with
-`parent` the whole tree can be read back, and no prefix is stored twice. Not covered: what weights mean
-(`choosing`).
+for them. A candidate's verdict (filter `tree_search`) holds its tokens, log-probs and turns as JSON, or the
+id of the kept trajectory that its step is a part of: with `parent` the whole tree can be read back, and
+nothing is stored twice. Not covered: what weights mean (`choosing`).
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ class Choice(NamedTuple):
 class Candidate:
     """A step that was drawn."""
 
+    id: str
     parent: str
     """Id of the candidate it continues; "" at the start."""
     turns: Sequence[Turn]
@@ -67,28 +68,38 @@ class Candidate:
     parsable: bool
     error: str
     """What the infrastructure broke; "" where nothing."""
+    score: float
+    chosen: bool
+    """Whether it went on."""
 
-    def detail(self) -> str:
-        """JSON, without clocks."""
-        turns = [turn.model_dump(mode="json", exclude={"started_at", "seconds"}) for turn in self.turns]
-        value: dict[str, Any] = {
+    @property
+    def reason(self) -> str:
+        """What became of it."""
+        if self.chosen:
+            return "chosen"
+        if self.error:
+            return "infra_failure"
+        return "outscored" if self.parsable else "unparsable"
+
+    def verdict(self, kept_in: str = "") -> Verdict:
+        """The candidate as it is stored; `kept_in` is a trajectory that holds its step. No clocks."""
+        detail: dict[str, Any] = {
             "parent": self.parent, "rank": self.rank, "parts": self.parts, "error": self.error,
-            "token_ids": list(self.token_ids), "logprobs": list(self.logprobs), "turns": turns,
         }  # fmt: skip
-        return canonical.dumps(value)
-
-
-def candidate_verdict(candidate: Candidate, *, id: str, score: float, kept: bool) -> Verdict:
-    """The verdict on a candidate: `chosen`, or why it does not go on."""
-    if kept:
-        reason = "chosen"
-    elif candidate.error:
-        reason = "infra_failure"
-    else:
-        reason = "outscored" if candidate.parsable else "unparsable"
-    known = None if candidate.error else score
-    detail = candidate.detail()
-    return Verdict(trajectory_id=id, filter=FILTER, keep=kept, reason=reason, score=known, detail=detail)
+        if kept_in:
+            detail["kept_in"] = kept_in
+        else:
+            clocks = {"started_at", "seconds"}
+            detail["token_ids"], detail["logprobs"] = list(self.token_ids), list(self.logprobs)
+            detail["turns"] = [turn.model_dump(mode="json", exclude=clocks) for turn in self.turns]
+        return Verdict(
+            trajectory_id=self.id,
+            filter=FILTER,
+            keep=self.chosen,
+            reason=self.reason,
+            score=None if self.error else self.score,
+            detail=canonical.dumps(detail),
+        )
 
 
 def search_weight(trajectory: Trajectory) -> float | None:

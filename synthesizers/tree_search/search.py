@@ -21,7 +21,7 @@ from pipeline.errors import TrajsmithError
 from pipeline.rollout_episode import STOP_EVERYTHING
 from synthesizers.tree_search.branch import Branch, together
 from synthesizers.tree_search.choosing import Standing, choose, ranking
-from synthesizers.tree_search.records import REPLAYED, WEIGHT, Candidate, Choice, candidate_verdict
+from synthesizers.tree_search.records import REPLAYED, WEIGHT, Candidate, Choice
 from synthesizers.tree_search.scores import StepScores
 from synthesizers.tree_search.settings import Pick, SearchKind, SearchSettings
 
@@ -51,9 +51,10 @@ class Line:
         """What the choice looks at."""
         return Standing(self.score, self.weight, self.branch.parsable, self.branch.over)
 
-    def candidate(self, rank: int) -> Candidate:
+    def candidate(self, rank: int, *, chosen: bool) -> Candidate:
         """The latest step as it is recorded."""
         return Candidate(
+            id=self.id,
             parent=self.parent,
             turns=self.branch.turns[self.turn :],
             token_ids=self.branch.sampled_ids()[self.sampled :],
@@ -62,6 +63,8 @@ class Line:
             rank=rank,
             parsable=self.branch.parsable,
             error=self.error,
+            score=self.score,
+            chosen=chosen,
         )
 
 
@@ -84,7 +87,7 @@ class Search:
         who = root.identity
         self._rng = random.Random(canonical.digest("search", root.task.task_id, who.seed, who.rollout_index))
         self._id = make_trajectory_id(who.group_id, who.rollout_index, who.attempt)
-        self._verdicts: list[Verdict] = []
+        self._candidates: dict[str, Candidate] = {}
         self._open = {root}
 
     async def run(self) -> Found:
@@ -161,11 +164,8 @@ class Search:
         places = {line.id: rank for line, rank in zip(left, ranks, strict=True)}
         for line in pool:
             if line.drawn:
-                candidate = line.candidate(places.get(line.id, 0))
-                kept_on = line.branch in going
-                self._verdicts.append(
-                    candidate_verdict(candidate, id=line.id, score=line.score, kept=kept_on)
-                )
+                chosen = line.branch in going
+                self._candidates[line.id] = line.candidate(places.get(line.id, 0), chosen=chosen)
             if line.branch not in going:
                 await self._release(line.branch)
         return beam
@@ -184,7 +184,13 @@ class Search:
             made.append(
                 self._placed(record, place).model_copy(update={"scores": tuple(named), "labels": labels})
             )
-        return Found(made, self._verdicts)
+        kept_in: dict[str, str] = {}
+        for line, trajectory in zip(lines, made, strict=True):
+            id = line.id
+            while id:
+                kept_in.setdefault(id, trajectory.trajectory_id)
+                id = self._candidates[id].parent
+        return Found(made, [each.verdict(kept_in.get(each.id, "")) for each in self._candidates.values()])
 
     def _broken(self, pool: Sequence[Line]) -> Found:
         """An infrastructure failure in place of every trajectory."""
@@ -196,7 +202,8 @@ class Search:
             "error": f"too few candidates of a search are left; one broke: {line.error}",
         }
         record = line.branch.so_far().model_copy(update=update)
-        return Found([self._placed(record, place) for place in range(self.settings.width)], self._verdicts)
+        failures = [self._placed(record, place) for place in range(self.settings.width)]
+        return Found(failures, [each.verdict() for each in self._candidates.values()])
 
     def _placed(self, record: Trajectory, place: int) -> Trajectory:
         """A record as trajectory number `place` of the search, with its share of what was paid."""

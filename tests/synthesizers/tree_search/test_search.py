@@ -153,10 +153,25 @@ def test_what_is_kept_is_what_was_sampled_token_by_token(renderer: ChatMLRendere
             del logprobs[:size]
     assert sum(one.usage.generated_tokens for one in kept) == engine.num_tokens
     details = {one.trajectory_id: canonical.loads(one.detail) for one in verdicts}
-    assert sum(len(one["token_ids"]) for one in details.values()) == engine.num_tokens
-    assert all(len(one["token_ids"]) == len(one["logprobs"]) for one in details.values())
+    dropped = [one for one in details.values() if "kept_in" not in one]
+    assert sum(len(one["token_ids"]) for one in dropped) + num_kept(kept) == engine.num_tokens
+    assert all(len(one["token_ids"]) == len(one["logprobs"]) for one in dropped)
     assert {one["parent"] for one in details.values()} <= {"", *details}
-    assert not any("seconds" in turn for one in details.values() for turn in one["turns"])
+    ids = {one.trajectory_id for one in kept}
+    assert {one["kept_in"] for one in details.values() if one not in dropped} == ids
+    assert not any("seconds" in turn for one in dropped for turn in one["turns"])
+
+
+def num_kept(kept: Sequence[Trajectory]) -> int:
+    """Sampled tokens of trajectories of one search, what they share counted once."""
+    steps = {
+        segment.token_ids[: span.end]: span.end - span.start
+        for found in kept
+        for segment in found.segments
+        for span in segment.spans
+        if span.kind is SpanKind.GENERATED
+    }
+    return sum(steps.values())
 
 
 def misleading(place: str) -> list[str]:
@@ -224,7 +239,7 @@ def test_what_cannot_be_parsed_is_recorded_and_goes_on_only_without_another(rend
         search(renderer, engine, candidates=3, width=1, scores={"errors": -1.0}), [gold_task()]
     )  # an error pays here, and still ranks below what can be read
     assert [one.reason for one in verdicts] == ["unparsable", "chosen", "unparsable"]
-    assert all(canonical.loads(one.detail)["token_ids"] for one in verdicts)
+    assert all(canonical.loads(one.detail)["token_ids"] for one in verdicts if not one.keep)
     assert kept[0].turns[-1].text == "oh"
     engine = Teller(renderer, lambda place: [broken])
     kept, verdicts = records(
