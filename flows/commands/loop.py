@@ -32,13 +32,17 @@ def loop(
     table: Annotated[
         bool, typer.Option("--table", help="Only print the table of the rows in --results.")
     ] = False,
+    curve: Annotated[
+        Path | None, typer.Option(help="With --table: where the curve by round goes, as SVG.")
+    ] = None,
     runs: RunsOption = RUNS,
     url: UrlOption = "",
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Probe, repair, expand, curate, train and evaluate, round after round, against two baselines."""
-    from flows.stages.loop_table import loop_markdown, row_markdown
+    from data.files import write_atomically
+    from flows.stages.loop_table import curve_svg, loop_markdown, row_markdown
     from flows.stages.recipe import load_recipe
     from pipeline.errors import ConfigError
 
@@ -47,6 +51,8 @@ def loop(
         if results is None:
             raise ConfigError("--table prints the rows of a folder; name it with --results")
         typer.echo(loop_markdown(results))
+        if curve is not None:
+            write_atomically(curve, curve_svg(results))
         return
     if dry_run:
         from flows.stages.loop_plan import loop_plan

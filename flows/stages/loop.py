@@ -32,7 +32,7 @@ from flows.stages.loop_baselines import (
     start_round,
     static_round,
 )
-from flows.stages.loop_looptool import LOOPTOOL, PROBES, REPAIRS, looptool_round
+from flows.stages.loop_looptool import LOOPTOOL, PROBES, REPAIRS, WEAKNESS, looptool_round
 from flows.stages.loop_plan import check_loop
 from flows.stages.loop_round import RESULT, Kept, LoopWork, RoundResult
 from flows.stages.loop_rows import RowLog
@@ -114,6 +114,7 @@ async def improve(work: LoopWork) -> dict[str, Any]:
         "stopped": stop.value,
         "arms": arms,
         "rounds": [round_row(result) for results in state.history.values() for result in results],
+        "weakness": _weakness(work.store.root),
         "digest": content_digest(work.store.root),
     }
 
@@ -234,6 +235,12 @@ def round_row(result: RoundResult) -> dict[str, Any]:
         "data": {each.reason: each.count for each in result.data},
         "guarded": [each.model_dump() for each in result.guarded],
     }
+
+
+def _weakness(root: Path) -> dict[str, Any]:
+    """Round to the table of what its probes found, weakest first."""
+    found = sorted((root / "rounds").glob(f"*/{LOOPTOOL}/{WEAKNESS}"))
+    return {path.parts[-3]: json.loads(path.read_text(encoding="utf-8")) for path in found}
 
 
 def content_digest(root: Path) -> str:

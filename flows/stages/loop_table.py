@@ -12,12 +12,22 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from markupsafe import escape
+
 from flows.stages.prove_table import Rows, load_rows, markdown_table
+from pipeline.reporting.charts import line_chart
 from pipeline.reporting.content import Curve, Series, Table
 
 ROW = "loop.json"
 """What a whole loop found, in the run's folder."""
 _COLUMNS = ("round", "arm", "dev success", "per seed", "kept", "steps", "row tokens", "sampled", "data")
+_COLOURS = ("#2f6fde", "#d9730d", "#1a8f5a")
+_STYLE = (
+    "text{font:11px sans-serif;fill:#667}.line{fill:none;stroke-width:2}.grid{stroke:#ccd}.axis{stroke:#889}"
+    + "".join(f".line.c{n}{{stroke:{c}}}.dot.c{n}{{fill:{c}}}" for n, c in enumerate(_COLOURS))
+)
+_WEAKEST = 12
+"""Rows of a weakness table."""
 Rounds = dict[tuple[int, str], list[dict[str, Any]]]
 
 
@@ -30,15 +40,29 @@ def loop_markdown(results: Path) -> str:
     return f"{markdown_table(results)}\n### By round, dev split\n\nStopped on {stops}.\n\n{table}\n"
 
 
-def loop_curve(row: dict[str, Any]) -> Curve:
-    """Dev success by round, one series per arm; every arm begins at the start model, refused rounds stand."""
+def loop_curve(*rows: dict[str, Any]) -> Curve:
+    """Dev success by round, mean over seeds: a series per arm from the start model on, refused rounds too."""
     found: dict[str, list[tuple[float, float]]] = {}
-    [start] = (_share(each) for each in row["rounds"] if each["round"] == 0)
-    for each in row["rounds"]:
-        if each["round"]:
-            found.setdefault(each["arm"], [(0.0, start)]).append((float(each["round"]), _share(each)))
+    start = mean(_share(each) for row in rows for each in row["rounds"] if each["round"] == 0)
+    for (number, arm), seeds in _rounds(rows).items():
+        if number:
+            points = found.setdefault(arm, [(0.0, start)])
+            points.append((float(number), mean(_share(each) for each in seeds)))
     series = tuple(Series(name=arm, points=tuple(points)) for arm, points in found.items())
     return Curve(name="dev success by round", x_label="round", series=series)
+
+
+def curve_svg(results: Path) -> str:
+    """The curve of all seeds as an SVG file that stands alone, with its legend. ConfigError without rows."""
+    curve = loop_curve(*load_rows(results, verb="loop RECIPE"))
+    legend = "".join(
+        f'<text x="64" y="{24 + 14 * number}" style="fill:{_COLOURS[number]}">{escape(series.name)}</text>'
+        for number, series in enumerate(curve.series)
+    )
+    chart = str(line_chart(curve)).replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+    body, closing, _ = chart.rpartition("</svg>")
+    inside = body.index(">") + 1
+    return f"{body[:inside]}<style>{_STYLE}</style>{body[inside:]}{legend}{closing}\n"
 
 
 def loop_tables(row: dict[str, Any]) -> Iterator[Table]:
@@ -63,6 +87,26 @@ def loop_tables(row: dict[str, Any]) -> Iterator[Table]:
             for each, found in guarded
         ),
     )
+    yield from _weakness_tables(row)
+
+
+def _weakness_tables(row: dict[str, Any]) -> Iterator[Table]:
+    """What the kept model did worst on the steps that a round probed, weakest first."""
+    for number, weakness in sorted(row["weakness"].items()):
+        yield Table(
+            title=f"Weakest capabilities on the steps probed in round {number}",
+            columns=("capability", "mastered", "steps", "perplexity", "why not"),
+            rows=tuple(
+                (
+                    each["name"],
+                    f"{each['mastered']['successes'] / each['mastered']['trials']:.0%}",
+                    str(each["mastered"]["trials"]),
+                    "-" if each["perplexity"] is None else f"{each['perplexity']:.3f}",
+                    ", ".join(f"{why['reason']} {why['count']}" for why in each["reasons"]),
+                )
+                for each in weakness[:_WEAKEST]
+            ),
+        )
 
 
 def row_markdown(row: dict[str, Any]) -> str:

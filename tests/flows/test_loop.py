@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -30,6 +31,7 @@ from tests.tiny import make_tiny_model
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tests.flows.loop_worker"])
+pytestmark = pytest.mark.timeout(300)
 ARMS = ("looptool", "static", "rejection_sampling")
 
 
@@ -39,6 +41,7 @@ def loop_recipe(model: Path, **loop: Any) -> dict[str, Any]:
         "rounds": 2,
         "seeds": {"synthesizer": "demonstration", "tasks": 8},
         "fresh": 4,
+        "expand": {"k": 1},
         "dev": {"split": "dev", "tasks": 6},
         "patience": 9,
         "gate": {"least": 3},
@@ -48,7 +51,7 @@ def loop_recipe(model: Path, **loop: Any) -> dict[str, Any]:
         "name": "loop",
         "environment": {"name": "counter", "options": {"steps": [1], "digits": 3}},
         "policy": {"engine": "scripted", "mistakes": 0.4, "model": str(model), "max_in_flight": 4},
-        "sft": {"settings": {"tokens_per_step": 512, "learning_rate": 1e-3, "precision": "float32"}},
+        "sft": {"settings": {"tokens_per_step": 1024, "learning_rate": 1e-3, "precision": "float32"}},
         "evaluate": {"split": "heldout", "tasks": 6},
         "loop": section | loop,
     }
@@ -152,10 +155,11 @@ def test_held_out_tasks_are_read_once(finished: tuple[Path, Done]) -> None:
 def test_the_report_has_the_curve_by_round(finished: tuple[Path, Done]) -> None:
     root = finished[0] / "runs" / "loop"
     page = (root / "report" / "index.html").read_text()
+    assert "Weakest capabilities on the steps probed in round 1" in page
     assert "dev success by round" in page and page.count('<path class="line') >= 3
     found = json.loads((root / "report" / "report.json").read_text())
     [curve] = [each for each in found["curves"] if each["name"] == "dev success by round"]
-    assert [series["name"] for series in curve["series"]] == list(ARMS)
+    assert [series["name"] for series in curve["series"]] == sorted(ARMS)
     assert all([x for x, _ in series["points"]] == [0, 1, 2] for series in curve["series"])
 
 
@@ -381,10 +385,14 @@ def test_the_table_joins_the_seeds(finished: tuple[Path, Done], tmp_path: Path) 
     row = json.loads(done.out)
     for seed in (0, 1):
         (tmp_path / f"seed-{seed}.json").write_text(json.dumps(row | {"seed": seed}))
-    table = trajsmith("loop", folder / "recipe.yaml", "--table", "--results", tmp_path)
+    svg = tmp_path / "curve.svg"
+    table = trajsmith("loop", folder / "recipe.yaml", "--table", "--results", tmp_path, "--curve", svg)
     assert table.code == 0, table.err
     assert "Seeds: 0, 1." in table.out and "vs looptool" in table.out
     assert "seed 0: rounds, seed 1: rounds" in table.out
     assert "| 2 | static |" in table.out and "2 of 2" in table.out
+    drawn = ElementTree.parse(svg).getroot()
+    texts = [found.text for found in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    assert set(ARMS) <= set(texts) and "round" in texts
     missing = trajsmith("loop", folder / "recipe.yaml", "--table", "--results", tmp_path / "none")
     assert missing.code == 2 and "trajsmith loop RECIPE --seed 0" in missing.err
