@@ -15,6 +15,7 @@ from typing import Any
 from markupsafe import escape
 
 from flows.stages.prove_table import Rows, load_rows, markdown_table
+from pipeline.errors import ConfigError
 from pipeline.reporting.charts import line_chart
 from pipeline.reporting.content import Curve, Series, Table
 
@@ -40,8 +41,11 @@ def loop_markdown(results: Path) -> str:
     return f"{markdown_table(results)}\n### By round, dev split\n\nStopped on {stops}.\n\n{table}\n"
 
 
-def loop_curve(*rows: dict[str, Any]) -> Curve:
-    """Dev success by round, mean over seeds: a series per arm from the start model on, refused rounds too."""
+def loop_curves(*rows: dict[str, Any]) -> tuple[Curve, ...]:
+    """Dev success by round, mean over seeds: a series per arm from the start model on, refused rounds too.
+
+    None where no round was made.
+    """
     found: dict[str, list[tuple[float, float]]] = {}
     start = mean(_share(each) for row in rows for each in row["rounds"] if each["round"] == 0)
     for (number, arm), seeds in _rounds(rows).items():
@@ -49,12 +53,15 @@ def loop_curve(*rows: dict[str, Any]) -> Curve:
             points = found.setdefault(arm, [(0.0, start)])
             points.append((float(number), mean(_share(each) for each in seeds)))
     series = tuple(Series(name=arm, points=tuple(points)) for arm, points in found.items())
-    return Curve(name="dev success by round", x_label="round", series=series)
+    return (Curve(name="dev success by round", x_label="round", series=series),) if series else ()
 
 
 def curve_svg(results: Path) -> str:
-    """The curve of all seeds as an SVG file that stands alone, with its legend. ConfigError without rows."""
-    curve = loop_curve(*load_rows(results, verb="loop RECIPE"))
+    """The curve of all seeds as an SVG file that stands alone, with its legend. ConfigError without any."""
+    curves = loop_curves(*load_rows(results, verb="loop RECIPE"))
+    if not curves:
+        raise ConfigError(f"no loop in {results} made a round: there is no curve to draw")
+    [curve] = curves
     legend = "".join(
         f'<text x="64" y="{24 + 14 * number}" style="fill:{_COLOURS[number]}">{escape(series.name)}</text>'
         for number, series in enumerate(curve.series)

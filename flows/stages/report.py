@@ -16,7 +16,7 @@ from data.store import Store
 from flows.stages.curate import Curation
 from flows.stages.diagnose import EVALUATION, diagnose_run, save_diagnosis
 from flows.stages.evaluate import Evaluation, compare
-from flows.stages.loop_table import loop_curve, loop_tables, read_loop
+from flows.stages.loop_table import loop_curves, loop_tables, read_loop
 from flows.stages.run import versions
 from flows.stages.train import STAGES
 from pipeline.checks.stats import Comparison, holm
@@ -73,7 +73,7 @@ async def build_report(store: Store, *, model_label: str, surveyed: Survey) -> R
         facts=tuple(Fact(name=name, value=value) for name, value in facts.items()),
         results=tuple(evaluation.row() for evaluation in evaluations),
         comparisons=tuple(comparisons(evaluations)),
-        curves=(*training_curves(store.root), *([loop_curve(loop)] if loop else [])),
+        curves=(*training_curves(store.root), *(loop_curves(loop) if loop else ())),
         funnel=curation.funnel if curation else (),
         diagnosis=found.diagnosis if found else None,
         diagnosis_of=found.of_what if found else "",

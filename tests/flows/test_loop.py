@@ -19,6 +19,7 @@ from data.store import Store
 from flows.stages import run as runs_
 from flows.stages.loop import content_digest, improve
 from flows.stages.loop_round import POINTS, LoopWork
+from flows.stages.loop_table import loop_curves, row_markdown
 from flows.stages.policy import LivePolicy, open_policy
 from flows.stages.progress import silent
 from flows.stages.recipe import parse_recipe
@@ -334,6 +335,8 @@ def test_it_stops_where_there_is_nothing_left_to_learn(model: Path, tmp_path: Pa
         )
     )
     assert row["stopped"] == "mastered" and [each["round"] for each in row["rounds"]] == [0]
+    assert loop_curves(row) == (), "there is nothing to draw"
+    assert "| 0 | start |" in row_markdown(row)
 
 
 # --- what is refused before anything is made ----------------------------------------------------------------
