@@ -17,7 +17,7 @@ from data.trajectories import Trajectory
 from pipeline.chat.base import Chat
 from pipeline.checks.typed_answers import AnswerKind, read_answer
 from pipeline.environments.base import Environment
-from pipeline.errors import EnvironmentFailure, StructuredReplyError
+from pipeline.errors import StructuredReplyError
 from pipeline.memory.entries import plain
 from synthesizers.execution import Trial
 from synthesizers.grounding.calls import GroundedCall
@@ -28,7 +28,7 @@ from synthesizers.hindsight.past import (
     bare_world,
     reached_goals,
     relived,
-    replays_as_it_was,
+    why_unusable,
     world_seed,
 )
 from synthesizers.hindsight.relabelling import NAME, Writing, relabelled
@@ -74,19 +74,15 @@ class Looking:
         `seen` are keys of goals that earlier episodes in the same world reached. Raises EnvironmentFailure
         where the world breaks.
         """
-        try:
-            opened = await Trial.open(self.environment, bare_world(task), seed=world_seed(task, episode))
-            async with opened as trial:
-                past = await relived(trial, episode, written=pool.written)
-                if isinstance(past, Past):
-                    return await self._looked(past, task, episode, pool, seen)
-        except EnvironmentFailure as failure:
-            past = str(failure)
-            if not await replays_as_it_was(self.environment, task, episode):
-                raise
-            return [Found(given_up("needs_its_goal", past))], None
-        needs = await replays_as_it_was(self.environment, task, episode)
-        return [Found(given_up("needs_its_goal" if needs else "replay_differs", past))], None
+        unusable = await why_unusable(self.environment, task, episode)
+        if unusable is not None:
+            return [Found(given_up(*unusable))], None
+        opened = await Trial.open(self.environment, bare_world(task), seed=world_seed(task, episode))
+        async with opened as trial:
+            past = await relived(trial, episode, written=pool.written)
+            if isinstance(past, str):
+                return [Found(given_up("replay_differs", past))], None
+            return await self._looked(past, task, episode, pool, seen)
 
     async def _looked(
         self, past: Past, task: Task, episode: Trajectory, pool: ValuePool, seen: Collection[str]

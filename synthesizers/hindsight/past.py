@@ -20,11 +20,12 @@ from data.trajectories import Trajectory
 from pipeline.checks.attempts import attempts
 from pipeline.environments.base import Environment
 from pipeline.environments.blueprint import OUTAGE_METRIC, SYSTEM, is_blueprint, read_blueprint
+from pipeline.errors import EnvironmentFailure
 from synthesizers.execution import Executed, Trial
 from synthesizers.grounding.calls import ArgumentSource, Provenance, sources_of, worked
 
 _NAME = re.compile(r"[^\W\d]\w{3,}")
-MOST_CALLS = 64
+MOST_CALLS = 32
 """Answered calls of an episode that are looked at; a longer one is cut there. Ours."""
 
 
@@ -137,16 +138,32 @@ async def relived(trial: Trial, trajectory: Trajectory, *, written: frozenset[st
     return Past(trial, executed, sources, tools, written)
 
 
-async def replays_as_it_was(environment: Environment, task: Task, trajectory: Trajectory) -> bool:
-    """Whether the task itself, request and secrets included, answers the calls as they were answered.
+async def why_unusable(
+    environment: Environment, task: Task, trajectory: Trajectory
+) -> tuple[str, str] | None:
+    """Reason and detail where the episode cannot be executed again without its goal, else None.
 
-    Raises EnvironmentFailure where the world breaks.
+    Raises EnvironmentFailure where the world is broken: the task itself cannot be played, either.
     """
-    base, seed = task, trajectory.environment.seed
-    if is_blueprint(task):
-        base, seed = read_blueprint(task).base, read_blueprint(task).seed
-    async with await Trial.open(environment, base, seed=seed) as trial:
-        return not await replay(trial, trajectory)
+    seed, world = world_seed(task, trajectory), bare_world(task)
+    base = read_blueprint(task).base if is_blueprint(task) else task
+    try:
+        differs = await _differs_in(environment, world, seed, trajectory)
+        if not differs:
+            return None
+    except EnvironmentFailure:
+        await _differs_in(environment, base, seed, trajectory)
+        try:
+            differs = await _differs_in(environment, world, seed, trajectory)
+        except EnvironmentFailure as failure:
+            return "needs_its_goal", str(failure)
+    as_it_was = not await _differs_in(environment, base, seed, trajectory)
+    return ("needs_its_goal" if as_it_was else "replay_differs", differs) if differs else None
+
+
+async def _differs_in(environment: Environment, world: Task, seed: int, trajectory: Trajectory) -> str:
+    async with await Trial.open(environment, world, seed=seed) as trial:
+        return await replay(trial, trajectory)
 
 
 def world_seed(task: Task, trajectory: Trajectory) -> int:

@@ -217,7 +217,7 @@ class Hindsight:
         )
         found, own = await looking.back_at(task, episode, pool, seen.keys())
         records: list[Made] = []
-        entries, turned = [], False
+        entries, turned, broken = [], False, False
         for number, goal in enumerate(found):
             name = f"{task.task_id}/{trajectory_id}.{number}"
             records += self._problems(goal, trajectory_id, number)
@@ -228,12 +228,14 @@ class Hindsight:
                 continue
             records += [planned.task, *made]
             seen[goal.key] = all(record.reward is not None for record in made)
+            broken |= not seen[goal.key]
             if seen[goal.key]:
                 turned = True
                 entries.append(entry_of(episode, task.split, goal.goal, goal.workflow, goal.tools))
         records += self._problems(own, trajectory_id, "own") if own is not None else ()
-        reason = Turned.of(success=bool(episode.success), turned=turned)
-        records.append(Verdict(trajectory_id=trajectory_id, filter=self.name, keep=True, reason=reason))
+        if not broken:  # else the verdict is next time's, when what broke is tried again
+            reason = Turned.of(success=bool(episode.success), turned=turned)
+            records.append(Verdict(trajectory_id=trajectory_id, filter=self.name, keep=True, reason=reason))
         wanted = own and entry_of(episode, task.split, own.goal, own.workflow, own.tools)
         return records, Remembered(trajectory_id, task.template, tuple(entries), wanted)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +13,10 @@ import pytest
 
 from data import canonical
 from data.messages import Role, ToolCall, ToolResult, text_parts
+from data.store import Store
 from data.tasks import Task
 from data.trajectories import Origin, SpanKind, Trajectory
+from flows.stages.synthesize import synthesize
 from pipeline.environments.agents import null_agent
 from pipeline.environments.blueprint import read_blueprint
 from pipeline.environments.blueprint_session import with_blueprints
@@ -25,6 +28,7 @@ from pipeline.memory.entries import Kind
 from pipeline.memory.stored import load_memory
 from synthesizers.execution import Executed
 from synthesizers.hindsight.past import _lasting
+from synthesizers.hindsight.synthesizer import Hindsight
 from tests.synthesizers.hindsight.lab import (
     MARKS,
     SEARCH,
@@ -227,6 +231,53 @@ def test_episodes_of_planned_tasks_are_read_with_the_world_they_were_planned_in(
     assert made.tasks[0].parents == (planned.task_id,)
     assert read_blueprint(made.tasks[0]).base.state == base.state
     assert planned.prompt[-1].text not in made.tasks[0].model_dump_json()
+
+
+@pytest.mark.parametrize("records", [1, 2, 4])
+def test_a_killed_stage_ends_as_an_undisturbed_one(tmp_path: Path, renderer: Any, records: int) -> None:
+    task = paris_to_miami()
+    rows = [
+        episode(task, SEARCH, call("book", flight=flight), call("profile"), index=index)
+        for index, flight in enumerate(("F773", "F219", "F773"))
+    ]
+
+    def stage(root: Path, *, stop_after: int | None = None) -> str:
+        async def run(store: Store) -> None:
+            made = Hindsight(environment=desk(), renderer=renderer, store=store)
+            there = store.ids("trajectories")
+            await synthesize(store, _Stopping(made, stop_after), [task], planned=1)
+            assert stop_after is None or store.ids("trajectories") >= there
+
+        with Store.create_or_open(root, {"name": "lab"}) as store:
+            for row in rows:
+                if row.trajectory_id not in store.ids("trajectories"):
+                    store.append(row)
+            with contextlib.suppress(KeyboardInterrupt):
+                asyncio.run(run(store))
+            return "".join(store.digest(kind) for kind in ("tasks", "trajectories", "verdicts"))
+
+    undisturbed = stage(tmp_path / "a")
+    assert stage(tmp_path / "b", stop_after=records) != undisturbed
+    assert stage(tmp_path / "b") == undisturbed
+
+
+class _Stopping:
+    """A synthesizer that is interrupted after some records."""
+
+    name = "hindsight"
+
+    def __init__(self, inner: Hindsight, after: int | None) -> None:
+        self.inner, self.after = inner, after
+
+    async def synthesize(self, tasks: Any, **options: Any) -> Any:
+        """The inner records, until it is time."""
+        number = 0
+        async with contextlib.aclosing(self.inner.synthesize(tasks, **options)) as made:
+            async for record in made:
+                if number == self.after:
+                    raise KeyboardInterrupt
+                number += 1
+                yield record
 
 
 def test_what_exists_is_not_made_again(tmp_path: Path, renderer: Any) -> None:
