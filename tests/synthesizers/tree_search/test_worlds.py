@@ -1,4 +1,4 @@
-"""Searches in a shipped world: a planned task whose turns are judged on the way."""
+"""Searches in shipped worlds: a planned task whose turns are judged on the way, an MCP server."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from pipeline.renderers.chatml import ChatMLRenderer
 from pipeline.rollout import RolloutSettings
 from synthesizers.tree_search.records import REPLAYED
 from synthesizers.tree_search.synthesizer import TreeSearch
+from tests.pipeline.environments.mcp.conftest import Make
+from tests.pipeline.environments.mcp.conftest import make as make
 from tests.pipeline.environments.test_blueprint import planned, travel
 from tests.pipeline.rollout_world import call_text
 from tests.synthesizers.tree_search.test_search import Teller, records
@@ -90,3 +92,26 @@ def test_a_lookahead_in_a_planned_task(
     kept = found(renderer, booked, kind="lookahead", depth=2, scores={"component/turns": 1.0, "errors": 0.2})
     environment = booked[0]
     assert len(kept) == 2 and environment.inner.num_open == 0  # type: ignore[attr-defined]
+
+
+def test_branches_of_an_mcp_server(renderer: ChatMLRenderer, make: Make) -> None:
+    """Its sessions keep no state of the server: a fork is a fresh one in which the calls are made again."""
+    environment = make("memory")
+    task = next(iter(environment.tasks("train")))
+    one, two = (call_text("add", amount=amount) for amount in (1, 2))
+    said = [[call_text("add", amount=5), one], [one, two], ["no", "DONE"]]
+    engine = Teller(renderer, lambda place: said[min(len(place), 2)])
+    synthesizer = TreeSearch(
+        environment=environment,
+        engine=engine,
+        renderer=renderer,
+        sampling=Sampling(max_tokens=120),
+        k=2,
+        search={"candidates": 2, "width": 2, "scores": {"outcome": 1.0}},
+    )
+    kept, verdicts = records(synthesizer, [task])
+    assert [found.reward is not None for found in kept] == [True, True]
+    assert "infra_failure" not in {verdict.reason for verdict in verdicts}
+    sums = {found.turns[-2].text for found in kept if len(found.turns) > 5}
+    assert sums <= {"2", "3", "6", "7"} and len(verdicts) >= 2 + 4 + 2
+    assert environment.num_open == 0
