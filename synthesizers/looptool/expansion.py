@@ -178,7 +178,9 @@ class Expander:
         taken = {*used, *(seed.task.task_id for seed in seeds)}
         wordings = {wording(seed.task) for seed in seeds}
         broken: list[EnvironmentFailure] = []
-        slots = [slot for seed in seeds for slot in self._slots(seed)]
+        slots = sorted(
+            (slot for seed in seeds for slot in self._slots(seed)), key=lambda slot: slot.number
+        )  # a larger k adds slots at the end and changes none before
         for start in range(0, len(slots), self.max_in_flight):
             batch = slots[start : start + self.max_in_flight]
             plans = await asyncio.gather(*(self._plan(slot, taken) for slot in batch), return_exceptions=True)

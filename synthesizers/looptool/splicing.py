@@ -46,13 +46,15 @@ class RestFinish:
 
     def __init__(self, stored: Sequence[Turn], step: int) -> None:
         self._stored, self._step = stored, step
+        self.diverged = False
+        """Whether the world answered otherwise behind the step."""
 
     async def next_turn(self, turns: Sequence[Turn], tools: Sequence[ToolSpec]) -> Turn | None:
         """The stored turn of the same place."""
         place = len(turns)
-        if place >= len(self._stored) or not same_answers(
-            turns[self._step + 1 :], self._stored[self._step + 1 : place]
-        ):
+        known = self._stored[self._step + 1 : place]
+        self.diverged = not same_answers(turns[self._step + 1 :], known)
+        if self.diverged or place >= len(self._stored):
             return None
         following = self._stored[place]
         return following if following.role is Role.ASSISTANT else None

@@ -4,8 +4,9 @@ The label's side is finished by the stored rest, else by gold, else, where gold 
 by the policy. The prediction's side the same way; and where gold does not bring it to success, the policy
 itself may, unless it needs more calls than the stored dialogue has: a detour is no equal. A prediction that
 does not parse, does not fit its schema or says nothing is wrong without being played. Where the way to the
-step no longer answers as it did, or the infrastructure broke, nothing is decided. Not covered: worlds that
-cannot be played (`judging`), what is made of the verdict (`repairing`).
+step no longer answers as it did, where the label is not answered twice alike, or where the infrastructure
+broke, nothing is decided. Not covered: worlds that cannot be played (`judging`), what is made of the verdict
+(`repairing`).
 """
 
 from __future__ import annotations
@@ -119,6 +120,8 @@ class _Case:
                 unknown = unknown or f"infra: {played.error}"
             elif not self._same_way(played):
                 return Side(None, "prefix_differs: the world does not answer as it did")
+            elif not may_detour and await self._is_live(action, finish, played):
+                return Side(None, "live: the world does not answer twice alike")
             elif played.success and (name != "policy" or not self._is_detour(played)):
                 return Side(True, f"scored {_total(played)}, finished by {name}", played)
             else:
@@ -168,6 +171,13 @@ class _Case:
             settings=verifier.settings,
             identity=identity,
         ).run()
+
+    async def _is_live(self, label: Turn, finish: Finish, played: Trajectory) -> bool:
+        """Whether the label, not answered as it is stored, is answered otherwise when it is played again."""
+        if not isinstance(finish, RestFinish) or not finish.diverged:
+            return False
+        again = await self._played(label, RestFinish(self.stored, self.sample.turn), "rest")
+        return not same_answers(again.turns, played.turns)
 
     def _same_way(self, played: Trajectory) -> bool:
         """Whether the world answered up to the step as it did when the dialogue was stored."""

@@ -10,17 +10,19 @@ from typing import Any
 
 import pytest
 
-from data.messages import Turn, assistant
+from data.messages import ToolResult, Turn, assistant, text_parts
 from data.trajectories import Origin, RewardBy, Trajectory
 from pipeline.chat.scripted import ScriptedChat
 from pipeline.engines.base import Sampling
 from pipeline.engines.scripted import Fault, ScriptedEngine, continue_turns
-from pipeline.errors import ConfigError, EnvironmentFailure
+from pipeline.environments.wrapped import PassesOn, WrappedEnvironment
+from pipeline.errors import ConfigError, EngineError, EnvironmentFailure
 from synthesizers.looptool.judging import judge_label
 from synthesizers.looptool.probing import Probe, ProbeVerdict, read_prediction
 from synthesizers.looptool.records import REPAIRED, LabelVerdict, Repair
 from synthesizers.looptool.repairing import JUDGED, preference, sample_of
 from synthesizers.looptool.roles import LABEL_JUDGE, LabelRequest
+from synthesizers.looptool.splicing import RestFinish
 from tests.synthesizers.looptool.world import Desk, Planted, said
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -153,6 +155,66 @@ def test_a_world_that_answers_otherwise_decides_nothing(desk: Desk) -> None:
     assert {each.reason for each in later} == {"prefix_differs"}
 
 
+class Between(WrappedEnvironment):
+    """travel_desk whose sessions are wrapped."""
+
+    def __init__(self, inner: Any, session: Any) -> None:
+        super().__init__(inner, version=inner.version)
+        self.session = session
+
+    async def open(self, task: Any, *, seed: int = 0) -> Any:
+        return self.session(await self.inner.open(task, seed=seed))
+
+
+class Live(PassesOn):
+    """Its profile is another one at every look."""
+
+    looks = 0
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    async def call(self, name: str, arguments: dict[str, Any], call_id: str) -> ToolResult:
+        result: ToolResult = await self.inner.call(name, arguments, call_id)
+        Live.looks += 1
+        return result.model_copy(update={"parts": text_parts(f"{result.text} at {Live.looks}")})
+
+
+def test_a_live_world_makes_no_label_wrong(desk: Desk) -> None:
+    row = next(each for each in desk.rows.values() if each.template == "own_airline")
+    probes = desk.probed([row], desk.policy(mistakes=1.0))
+    first = next(each for each in probes if row.turns[each.turn].tool_calls)
+    world: Any = Between(desk.environment, Live)
+    [made] = desk.repaired([first], [row], environment=world)
+    assert (made.verdict, made.reason) == (LabelVerdict.UNDECIDED, "live")
+
+
+def test_a_record_that_is_not_true_is_told_from_a_live_world(desk: Desk) -> None:
+    """A label changed in the record only: its stored answer is that of the call it was changed from."""
+    row = next(each for each in desk.rows.values() if each.template == "cheapest")
+    [look_up, *_] = [place for place, turn in enumerate(row.turns) if turn.tool_calls]
+    [call] = row.turns[look_up].tool_calls
+    other = call.model_copy(update={"arguments": call.arguments.replace('"day":"', '"day":"New ')})
+    turn = row.turns[look_up].model_copy(update={"tool_calls": (other,)})
+    forged = row.model_copy(update={"turns": (*row.turns[:look_up], turn, *row.turns[look_up + 1 :])})
+    [made] = desk.repaired(desk.probed([forged], desk.policy()), [forged])
+    assert made.verdict is LabelVerdict.LABEL_WRONG and made.turn == look_up
+    assert made.repaired is not None and said(made.repaired.turns[look_up]) == said(row.turns[look_up])
+
+
+def test_a_stored_rest_goes_on_only_while_the_answers_are_the_stored_ones(desk: Desk) -> None:
+    row = next(each for each in desk.rows.values() if each.template == "cheapest")
+    [look_up, book, *_] = [place for place, turn in enumerate(row.turns) if turn.tool_calls]
+    rest = RestFinish(row.turns, look_up)
+    assert asyncio.run(rest.next_turn(row.turns[:book], ())) == row.turns[book] and not rest.diverged
+    result = row.turns[look_up + 1].result
+    assert result is not None
+    spliced = row.turns[look_up + 1].model_copy(
+        update={"result": result.model_copy(update={"parts": text_parts("none")})}
+    )
+    assert asyncio.run(rest.next_turn([*row.turns[: look_up + 1], spliced], ())) is None and rest.diverged
+
+
 def test_what_the_infrastructure_breaks_decides_nothing(desk: Desk) -> None:
     class Down:
         """A world whose sessions no longer open."""
@@ -268,6 +330,15 @@ def test_a_majority_of_all_judges_decides(
 def test_a_reply_that_names_two_verdicts_is_rejected_in_whatever_order(reply: str) -> None:
     judged = asyncio.run(judge_label(judges(reply, word("LABEL_WRONG")), REQUEST))
     assert judged.votes == ("", "LABEL_WRONG") and judged.verdict is LabelVerdict.UNDECIDED
+
+
+def test_a_judge_that_does_not_answer_gives_no_verdict_at_all(desk: Desk, planted: list[Planted]) -> None:
+    [probe, *_] = [
+        each for each in desk.probed([planted[0].row], desk.policy()) if each.turn == planted[0].turn
+    ]
+    silent = [ScriptedChat([], name="judge 0"), judges(word("LABEL_WRONG"), word("LABEL_WRONG"))[1]]
+    with pytest.raises(EngineError, match="judge 0"):
+        desk.repaired([probe], [planted[0].row], judges=silent)
 
 
 def test_judges_adopt_only_what_holds_when_it_is_executed(desk: Desk, planted: list[Planted]) -> None:

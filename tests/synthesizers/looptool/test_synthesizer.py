@@ -113,6 +113,21 @@ def test_one_judge_is_refused_before_anything_is_asked(desk: Desk) -> None:
         looptool(desk, desk.policy(), high_share=2.0)
 
 
+def make_writer() -> ScriptedChat:
+    """A chat that a recipe names by a string."""
+    return ScriptedChat([], name="the whole name")
+
+
+def test_a_chat_named_by_a_string_is_that_chat_and_no_letter_of_it(desk: Desk) -> None:
+    """The released expansion draws a model with random.choice from a string."""
+    named = f"{__name__}:make_writer"
+    made = looptool(desk, desk.policy(), chat=named)
+    for role in ("sample_writer", "sample_judge"):
+        chat = made.roles.of(role)
+        assert chat is not None and chat.name == "the whole name"
+    assert made.judges == [], "judges are named one by one"
+
+
 def test_a_killed_synthesis_decodes_nothing_twice(desk: Desk, tmp_path: Path) -> None:
     tasks = list(desk.tasks.values())[:4]
     rows = {s.context: s.label for row in desk.rows.values() for s in step_samples(row)}
