@@ -236,21 +236,27 @@ def search_parts(trajectories: Sequence[Trajectory], *, cap: float | None = None
 
     `search_biased` is the share that was chosen by rank: training on them follows no sample of the policy.
     `search_effective` is (sum w)^2 / (n sum w^2): the share of the rollouts that the weights leave.
+    `search_policy_success` is the weighted share of successes, where all have a weight: what the policy alone
+    would solve, while the success rate of a step is of what searches found.
     """
     searched = [item for item in trajectories if item.reward is not None and is_searched(item)]
     if not searched:
         return {}
-    weights = [draw_weight(item, cap=cap) for item in searched]
-    squares = math.fsum(weight**2 for weight in weights)
-    return {
-        "search_biased": sum(search_weight(item) is None for item in searched) / len(searched),
-        "search_weight_max": max(weights),
-        "search_capped": sum(
-            (search_weight(item) or 1.0) != w for item, w in zip(searched, weights, strict=True)
-        )
-        / len(searched),
-        "search_effective": math.fsum(weights) ** 2 / (len(weights) * squares),
+    given = [search_weight(item) for item in searched]
+    used = [draw_weight(item, cap=cap) for item in searched]
+    number, squares = len(searched), math.fsum(weight**2 for weight in used)
+    parts = {
+        "search_biased": given.count(None) / number,
+        "search_weight_max": max(used),
+        "search_capped": sum(one is not None and one != two for one, two in zip(given, used, strict=True))
+        / number,
+        "search_effective": math.fsum(used) ** 2 / (number * squares),
     }
+    weights = [weight for weight in given if weight is not None]
+    if len(weights) == number:
+        solved = math.fsum(weight for item, weight in zip(searched, weights, strict=True) if item.success)
+        parts["search_policy_success"] = solved / math.fsum(weights)
+    return parts
 
 
 def _std(values: Sequence[float]) -> float:

@@ -20,7 +20,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from data.tasks import Task
-from data.trajectories import Trajectory
 from pipeline.checks.matching import made_calls
 from pipeline.environments.base import Environment
 from pipeline.errors import ConfigError
@@ -79,7 +78,7 @@ class StepScores:
 
 
 async def _outcome(scores: StepScores, branch: Branch) -> float:
-    reward = branch.so_far().reward
+    reward = branch.so_far().reward if branch.over else None
     return reward.total if reward is not None else 0.0
 
 
@@ -107,11 +106,10 @@ async def _component(branch: Branch, name: str) -> float:
     given = {part.name: part.value for part in reward.components}
     if name in given:
         return given[name]
-    record: Trajectory = branch.so_far()
     if branch.over and not given:  # a budget that is exhausted is not judged: its fixed total stands in
         return reward.total
     raise ConfigError(
-        f"step score {COMPONENT}{name}: verifier {reward.verifier} of {record.environment.name} gives "
+        f"step score {COMPONENT}{name}: verifier {reward.verifier} of {branch.environment.name} gives "
         f"{', '.join(given) or 'no components'}"
     )
 

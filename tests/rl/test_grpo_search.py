@@ -142,6 +142,7 @@ def test_a_cap_is_counted() -> None:
     assert (
         search_parts(items, cap=2.0)["search_capped"] == 0.25 and search_parts(items)["search_capped"] == 0.0
     )
+    assert search_parts(items)["search_policy_success"] == pytest.approx(4.0 / 5.5)
     assert search_parts(group()) == {} and search_weight(group()[0]) is None
 
 

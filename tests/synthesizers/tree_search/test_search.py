@@ -324,6 +324,26 @@ def test_too_few_candidates_left_is_an_infrastructure_failure_and_tried_again(
     assert [(one.rollout_index, one.attempt) for one in again] == [(0, 2), (1, 2)]
 
 
+def test_a_world_that_cannot_be_opened_is_one_too(renderer: ChatMLRenderer) -> None:
+    synthesizer = search(
+        renderer, Teller(renderer, good_and_bad), World(broken="open"), candidates=2, width=2, infra_retries=0
+    )
+    kept, verdicts = records(synthesizer, [gold_task()])
+    assert [(one.rollout_index, one.termination, one.reward) for one in kept] == [
+        (0, Termination.INFRA_FAILURE, None),
+        (1, Termination.INFRA_FAILURE, None),
+    ]
+    assert not verdicts and "no room" in kept[0].error
+
+
+def test_what_stops_everything_stops_a_search_and_leaves_no_session(renderer: ChatMLRenderer) -> None:
+    world = World()
+    engine = Teller(renderer, lambda place: [A, ConfigError("no such model")])
+    with pytest.raises(ConfigError, match="no such model"):
+        records(search(renderer, engine, world, candidates=2, width=1, scores={"errors": 1.0}), [gold_task()])
+    assert world.opened == world.closed == 2
+
+
 def test_a_search_repeats_and_makes_only_what_is_missing(renderer: ChatMLRenderer) -> None:
     tasks = [gold_task(), make_task("Find it again.", private={"gold": GOLD, "looks": ["a", "b"]})]
 
@@ -338,6 +358,7 @@ def test_a_search_repeats_and_makes_only_what_is_missing(renderer: ChatMLRendere
     first, second = digests(), digests()
     assert first == second and len(first[0]) == 4
     kept, _ = records(search(renderer, Teller(renderer, good_and_bad), candidates=3, width=2), tasks)
+    assert len({(one.task_id, one.group_id) for one in kept}) == len({one.group_id for one in kept}) == 2
     everything = {one.trajectory_id for one in kept}
     assert digests(done=everything) == ([], [])
     left_out = kept[0]
