@@ -56,6 +56,8 @@ class Probe(Record):
     """What the model wrote, as text, thinking and special tokens included."""
     token_ids: tuple[int, ...] = ()
     """The same as tokens."""
+    context_tokens: int = 0
+    """Tokens of the context it was decoded from."""
     perplexity: float | None = None
     """Of the model's own output; None where it was not measured."""
     weights: str = ""
@@ -189,6 +191,7 @@ class _Prober:
             task_id=sample.trajectory.task_id,
             verdict=verdict,
             reason=reason,
+            context_tokens=len(sample.context),
         )
 
 

@@ -22,6 +22,7 @@ from data.tasks import Task
 from data.trajectories import Trajectory
 from data.verdicts import Pair, Verdict
 from pipeline.chat.base import Chat
+from pipeline.chat.core import LEDGER, ChatLedger
 from pipeline.engines.base import Engine, Sampling
 from pipeline.environments.base import Environment
 from pipeline.errors import EngineError
@@ -162,6 +163,7 @@ class LoopTool:
                     broken.append(each)
                 else:
                     kept.add(each)
+                    self._note("probe", each.context_tokens + len(each.token_ids))
         if broken:
             first = f"{broken[0].step_id}: {broken[0].reason}"
             raise EngineError(
@@ -194,6 +196,7 @@ class LoopTool:
         async with aclosing(made) as repairs:
             async for each in repairs:
                 kept.add(each)
+                self._note("repair", each.sampled_tokens)
         return [each for each in kept.in_order() if each.trajectory_id in rows]
 
     def _trained(
@@ -267,6 +270,11 @@ class LoopTool:
         judges = [judge for name in names if (judge := self.roles.of(name)) is not None]
         check_judges(judges)
         return judges
+
+    def _note(self, what: str, tokens: int) -> None:
+        """Put what the policy cost outside of trajectories beside what chats cost."""
+        if self.chat_dir is not None and tokens:
+            ChatLedger(self.chat_dir / LEDGER).note(f"{self.engine.name} ({what})", tokens)
 
     def _file(self, name: str, *of: object) -> Path | None:
         """Where rows are kept: another file for other weights, another window, other judges."""

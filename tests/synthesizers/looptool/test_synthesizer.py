@@ -18,6 +18,7 @@ from data.store import Store
 from data.tasks import Task
 from data.trajectories import Trajectory
 from data.verdicts import Pair, Verdict
+from pipeline.chat.core import LEDGER, ChatLedger
 from pipeline.chat.scripted import ScriptedChat
 from pipeline.engines.scripted import Fault, ScriptedEngine, continue_turns
 from pipeline.errors import EngineError
@@ -143,6 +144,9 @@ def test_a_killed_synthesis_decodes_nothing_twice(desk: Desk, tmp_path: Path) ->
     assert engine.num_calls == asked + 2
     run(looptool(desk, engine, chat_dir=tmp_path), tasks)
     assert engine.num_calls == asked + 2
+    probes = len({each.trajectory_id for each in of(Verdict, made) if each.filter == PROBED})
+    [(name, (calls, tokens))] = ChatLedger(tmp_path / LEDGER).totals().items()
+    assert (name, calls) == ("scripted (probe)", probes) and tokens > 50 * probes
     done = {row.trajectory_id for row in of(Trajectory, made)}
     assert not of(Trajectory, run(looptool(desk, engine, chat_dir=tmp_path), tasks, done=done))
 
