@@ -92,7 +92,7 @@ class Looking:
             goals = await self._goals(past, summary)
         except StructuredReplyError as error:
             return [Found(given_up("invalid_reply", str(error)))], None
-        own = await self._own(past, episode, summary) if self.own and episode.success else None
+        own = await self._own(past, task, episode, summary) if self.own and episode.success else None
         found: list[Found] = []
         for goal in goals:
             known = {*seen, *(one.key for one in found if one.key)}
@@ -141,7 +141,7 @@ class Looking:
             task,
             writing,
             seed=world_seed(task, episode),
-            old=asked_in(episode),
+            old=asked_in(task, episode),
         )
         if planned.task is None:
             return Found(planned)
@@ -179,11 +179,11 @@ class Looking:
             return {}, given_up("question_unclear", f"{goal.text} -> {again.result.text[:80]}")
         return {digest_of(tool.name, made.arguments()): Question(goal.text)}, None
 
-    async def _own(self, past: Past, episode: Trajectory, summary: Summary | None) -> Found:
+    async def _own(self, past: Past, task: Task, episode: Trajectory, summary: Summary | None) -> Found:
         """The goal that a successful episode had, and all that it did for it."""
         calls = [GroundedCall(*call) for call in zip(past.executed, past.sources, strict=True)]
         return await self._described(
-            Planned(), asked_in(episode).replace("\n", " "), calls, summary, end=_typed_end(episode)
+            Planned(), asked_in(task, episode).replace("\n", " "), calls, summary, end=_typed_end(episode)
         )
 
     async def _described(
@@ -213,6 +213,7 @@ def _typed_end(episode: Trajectory) -> str:
     return f"say {said}" if read_answer(said).kind in (AnswerKind.ASK, AnswerKind.REFUSE) else ""
 
 
-def asked_in(episode: Trajectory) -> str:
-    """All that the user said in an episode."""
-    return "\n".join(turn.text for turn in episode.turns if turn.role is Role.USER)
+def asked_in(task: Task, episode: Trajectory) -> str:
+    """All that the user said in an episode of the task; workflows shown in front of it are no user's words."""
+    turns = (*task.prompt, *episode.turns[len(task.prompt) :])
+    return "\n".join(turn.text for turn in turns if turn.role is Role.USER)

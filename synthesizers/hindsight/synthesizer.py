@@ -98,7 +98,7 @@ class Hindsight:
             if kind not in list(Kind):
                 raise ConfigError(f"memory: there is no kind {kind!r}; kinds: {', '.join(Kind)}")
         check_chats(self.chat, self.chats, known=self.role_names, method=self.name)
-        self.environment = plannable(self.environment)
+        self.environment = plannable(self.environment, deadlines=self.settings.deadlines)
         self.settings = replace(self.settings, memory=None)
         self.roles = RoleChats(
             default=self.chat,

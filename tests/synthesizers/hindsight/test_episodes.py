@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from data import canonical
-from data.messages import Role, ToolCall, ToolResult, text_parts
+from data.messages import Role, ToolCall, ToolResult, text_parts, user
 from data.store import Store
 from data.tasks import Task
 from data.trajectories import Origin, SpanKind, Trajectory
@@ -25,8 +25,10 @@ from pipeline.environments.gold import call
 from pipeline.environments.play import play
 from pipeline.errors import ConfigError, EnvironmentFailure
 from pipeline.memory.entries import Kind
+from pipeline.memory.showing import HEADING
 from pipeline.memory.stored import load_memory
 from synthesizers.execution import Executed
+from synthesizers.hindsight.looking import asked_in
 from synthesizers.hindsight.past import _lasting
 from synthesizers.hindsight.synthesizer import Hindsight
 from tests.synthesizers.hindsight.lab import (
@@ -311,6 +313,13 @@ def test_memories_of_reached_goals_and_of_successes(tmp_path: Path, renderer: An
     for kind in kinds:  # AWM's script pairs files in the order the disk lists them with tasks by position
         same = [(folder / "memory" / f"{kind}.json").read_bytes() for folder in (tmp_path, other)]
         assert same[0] == same[1]
+
+
+def test_workflows_shown_in_front_of_a_request_are_not_what_was_asked() -> None:
+    task = paris_to_miami()
+    past = episode(task, SEARCH)
+    shown = (past.turns[0], user(f"{HEADING}\n- x: y\n\n{past.turns[1].text}"), *past.turns[2:])
+    assert asked_in(task, past.model_copy(update={"turns": shown})) == task.prompt[-1].text
 
 
 def test_a_memory_of_held_out_tasks_is_refused(tmp_path: Path, renderer: Any) -> None:
