@@ -6,17 +6,18 @@ Every combination of the chosen capabilities that occurs has a mean of its own, 
 task need not add up. The model is fitted by generalised least squares; the template's variance by restricted
 maximum likelihood (REML), the noise from the binomial variance within a combination, scaled by what tasks of
 a cell really vary. The effect of a chosen capability is the difference of the combinations with and without
-it, beside those others with which it is seen best. It has a t-distribution: with (templates - combinations)
-degrees of freedom where the capability does not vary within templates, since then templates are what was
-sampled. Standard errors are never scaled down. The p-value is the larger of that for shares and that for
-log-odds: templates' shares are skewed near 0 and 1, and a normal tail of them would name what is not weak.
-Not covered: effects that differ by template.
+it, beside as few others as the data have. It has a t-distribution: with (templates - combinations) degrees of
+freedom where the capability does not vary within templates, since then templates are what was sampled.
+Standard errors are never scaled down. A p-value is the larger of that for shares and that on another scale:
+templates' shares are skewed near 0 and 1, and a normal tail of them would name what is not weak. Not covered:
+effects that differ by template.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from math import inf, sqrt
 from typing import Any
 
@@ -26,11 +27,23 @@ _COLLINEAR = 1e-7
 """Of a column's own weight: with less of it left beside the others it is a combination of them."""
 _FAR = 1e9
 """Variance that takes a cell out of a fit."""
-_LARGEST_SPREAD = 0.6
-"""Standard deviation between templates, in shares: above what shares in [0, 1] can have."""
-_LARGEST_SPREAD_OF_LOG_ODDS = 6.0
+_LARGEST_SPREAD_OF_SHARES = 0.6
+"""Standard deviation between templates: above what shares in [0, 1] can have."""
+_FEW_TASKS = 10
 _ENOUGH = 30
 """Tasks beyond the first of each cell from which on their variance is estimated."""
+
+
+class Scale(StrEnum):
+    """On which a p-value is taken as well as on that of shares."""
+
+    LOG_ODDS = "log_odds"
+    """Strict where few tasks are solved, or few are not: an extreme share says little on it."""
+    ANGLES = "angles"
+    """Arcsine of the root, Anscombe's correction: noise that does not depend on the share."""
+
+
+_LARGEST_SPREAD = {Scale.LOG_ODDS: 6.0, Scale.ANGLES: 0.8}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,20 +125,24 @@ class Fit:
         self._shares = _System(
             self._solved / self._count, noise, self._template, np.eye(self._num)[self._kind]
         )
-        self.variance = self._shares.best_variance()
+        self.variance = self._shares.best_variance(_LARGEST_SPREAD_OF_SHARES)
 
     def member(self, number: int) -> Effect:
         """The effect of a chosen column, in shares."""
         return self._contrast(number, self._shares, self.variance)
 
-    def p_value(self, number: int) -> float:
-        """One-sided, of a chosen column: the larger of shares and log-odds."""
+    def p_value(self, number: int, *, scale: Scale) -> float:
+        """One-sided, of a chosen column: the larger of shares and of `scale`."""
         import numpy as np
 
-        solved, failed = self._solved + 0.5, self._count - self._solved + 0.5
-        noise = self._scale * (1 / solved + 1 / failed)
-        odds = _System(np.log(solved / failed), noise, self._template, self._shares.design)
-        effect = self._contrast(number, odds, odds.best_variance(_LARGEST_SPREAD_OF_LOG_ODDS))
+        solved, failed = self._solved, self._count - self._solved
+        if scale is Scale.LOG_ODDS:
+            values, noise = np.log((solved + 0.5) / (failed + 0.5)), 1 / (solved + 0.5) + 1 / (failed + 0.5)
+        else:
+            values = np.arcsin(np.sqrt((solved + 3 / 8) / (self._count + 3 / 4)))
+            noise = 1 / (4 * self._count + 2)
+        system = _System(values, self._scale * noise, self._template, self._shares.design)
+        effect = self._contrast(number, system, system.best_variance(_LARGEST_SPREAD[scale]))
         return max(self.member(number).p_value, effect.p_value)
 
     def others(self, *, outside: bool = False) -> list[Effect]:
@@ -177,27 +194,29 @@ class Fit:
         return Effect(float(contrast @ means), error, self.model.freedom(number, self._num))
 
     def _best_pair(self, number: int) -> tuple[int, int] | None:
-        """Two combinations that differ in this column only: those of most templates and tasks."""
+        """Two combinations that differ in this column only, by what they can tell before outcomes are seen.
+
+        Enough tasks of both come first; then few other weaknesses, which hide this one; then many templates.
+        """
         import numpy as np
 
         place = self.chosen.index(number)
         held = self.model.design[:, list(self.chosen)].astype(bool)
         _, first = np.unique(self._combination, return_index=True)
         known = {tuple(held[cell].tolist()): combination for combination, cell in enumerate(first)}
-        best, pair = (0.0, 0.0), None
+        pairs = []
         for here, inside in known.items():
             without = known.get((*here[:place], False, *here[place + 1 :]))
-            if not here[place] or without is None:
-                continue
-            weight = self._information(self._kind == inside, self._kind == without)
-            if weight > best:
-                best, pair = weight, (inside, without)
-        return pair
+            if here[place] and without is not None:
+                tasks, templates = zip(*map(self._size, (inside, without)), strict=True)
+                worth = (min(tasks) >= _FEW_TASKS, -sum(here), 1 / sum(1 / each for each in templates))
+                pairs.append((worth, (inside, without)))
+        return max(pairs)[1] if pairs else None
 
-    def _information(self, one: Any, two: Any) -> tuple[float, float]:
-        """What two sets of groups tell of their difference: templates first, then tasks."""
-        tasks = [float(self._count[each].sum()) for each in (one, two)]
-        return 1 / (1 / one.sum() + 1 / two.sum()), 1 / (1 / tasks[0] + 1 / tasks[1])
+    def _size(self, combination: int) -> tuple[float, int]:
+        """Tasks and templates of a combination."""
+        here = self._kind == combination
+        return float(self._count[here].sum()), int(here.sum())
 
 
 class _System:
@@ -222,7 +241,7 @@ class _System:
         cross = scaled.T @ self.values - by_template.T @ (shrink * outcomes)
         return gram, cross, float((weight * self.values**2).sum() - (shrink * outcomes**2).sum())
 
-    def best_variance(self, largest: float = _LARGEST_SPREAD) -> float:
+    def best_variance(self, largest: float) -> float:
         """The templates' variance of greatest restricted likelihood; 0 below 3 templates."""
         from scipy.optimize import minimize_scalar
 
