@@ -124,7 +124,7 @@ class _Run:
         if isinstance(self.source, Online):
             copy_sidecars(self.model_dir, self.serving)
             self.push()
-        if self.first < self.config.steps:
+        if self.first < self.config.steps and not self.is_spent:
             trainer = make_trainer(self)
             with _quiet_trl():
                 trainer.train()
@@ -212,6 +212,12 @@ class _Run:
         )
         self.dropped += dropped
         return kept, report
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the token budget is used up."""
+        spent = sum(entry.row_tokens + entry.generated_tokens for entry in self.history)
+        return 0 < self.config.token_budget <= spent
 
     def after_step(self, trainer: Any) -> None:
         """Push the weights, record the step, checkpoint."""
@@ -320,6 +326,7 @@ def make_trainer(run: _Run) -> Any:
 
             def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
                 run.after_step(trainer)
+                control.should_training_stop = control.should_training_stop or run.is_spent
 
         config = run.config
         batches = run.plan[run.batch :]

@@ -59,7 +59,7 @@ _MEMBERS: dict[str, type[StrEnum]] = {
 
 _NOT_SEMANTIC = ("checkpoint_every", "tokens_per_pass", "share_prefixes", "max_in_flight")
 """Settings that change how the work is done, not what comes out (but for rounding)."""
-_OPTIONAL = ("selection", "search", "group_share")
+_OPTIONAL = ("token_budget", "selection", "search", "group_share")
 """Settings that change nothing where they are not set, and are then no part of a run's identity."""
 
 
@@ -70,6 +70,9 @@ class GrpoConfig:
 
     steps: int = 20
     """Optimiser steps of the run."""
+    token_budget: int = 0
+    """End after the step with which row tokens + sampled tokens reach this, dropped candidates included;
+    0 = `steps` alone. It is what compares rollouts of different cost at equal compute."""
     groups_per_step: int = 8
     """Tasks per step: each gives one group."""
     group_size: int = 8
@@ -150,6 +153,8 @@ class GrpoConfig:
         ):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be above 0, got {getattr(self, name)}")
+        if self.token_budget < 0:
+            raise ConfigError(f"token_budget must be at least 0, got {self.token_budget}")
         if not 0 < self.group_share <= 1:
             raise ConfigError(f"group_share must be above 0 and at most 1, got {self.group_share}")
         if self.group_size == 1 and self.singletons is SingletonRule.REFUSE:

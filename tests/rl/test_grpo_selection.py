@@ -84,6 +84,24 @@ def test_only_the_most_varied_groups_are_trained_on(tiny: Path, tmp_path: Path) 
     assert entry.zero_variance_share == 0.0 and entry.success_rate == 5 / 8
 
 
+def test_a_token_budget_ends_runs_of_different_cost_at_the_same_compute(tiny: Path, tmp_path: Path) -> None:
+    spent = {}
+    for name, more in (("plain", {}), ("roc", {"selection": SelectionSettings()})):
+        eight = [item for name in ("g", "h") for item in group(name)]
+        joined = [
+            item.model_copy(update={"group_id": "g", "rollout_index": number})
+            for number, item in enumerate(eight)
+        ]
+        config = replace(CONFIG, steps=40, token_budget=400, learning_rate=1e-4, **more)
+        result = train_grpo(
+            Replay(joined if more else group()), model_dir=tiny, out_dir=tmp_path / name, config=config,
+            stop_token_ids={STOP},
+        )  # fmt: skip
+        spent[name] = (result.steps, result.row_tokens + result.generated_tokens)
+        assert 400 <= spent[name][1] < 400 + 2 * spent[name][1] / result.steps
+    assert 1 < spent["roc"][0] < spent["plain"][0] < 40
+
+
 def test_recipes_say_it_as_a_mapping_and_old_runs_keep_their_identity() -> None:
     config = GrpoConfig(selection={"kind": "roc", "oversample": 4})  # type: ignore[arg-type]
     assert config.selection == SelectionSettings(oversample=4) and config.num_rollouts == 32
