@@ -12,6 +12,8 @@ from data.trajectories import Trajectory
 from synthesizers.looptool.samples import make_step_id
 
 SYNTHESIZER = "looptool"
+INFRA = "infra"
+"""Reason of what the infrastructure broke."""
 REPAIRED = "looptool:repaired"
 """Label of a dialogue that goes on with the model's own prediction in the place of a wrong label."""
 
@@ -67,6 +69,11 @@ class Repair(Record):
     def step_id(self) -> str:
         """`<trajectory_id>#<turn>`."""
         return make_step_id(self.trajectory_id, self.turn)
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the infrastructure kept it from being decided: to be verified again, not to be stored."""
+        return self.verdict is LabelVerdict.UNDECIDED and self.reason == INFRA
 
     @property
     def is_error_seed(self) -> bool:

@@ -35,7 +35,7 @@ from pipeline.rollout_pool import Emit, pooled
 from pipeline.rollout_settings import RolloutSettings
 from synthesizers.looptool.judging import check_judges, judge_label
 from synthesizers.looptool.probing import LoadTask, Probe, ProbeVerdict, read_prediction
-from synthesizers.looptool.records import REPAIRED, SYNTHESIZER, LabelVerdict, Part, Repair
+from synthesizers.looptool.records import INFRA, REPAIRED, SYNTHESIZER, LabelVerdict, Part, Repair
 from synthesizers.looptool.roles import LabelRequest, shown_tools, shown_turn
 from synthesizers.looptool.samples import StepSample, step_samples, trained_at
 from synthesizers.looptool.verification import Verifier, unplayable
@@ -190,6 +190,9 @@ class _Repairer:
         judged = _with(judged, sampled_tokens=sampled_tokens)
         if side.trajectory is None:
             reason = "check_undecided" if side.right is None else "check_failed"
+            if side.right is None and side.analysis.startswith(INFRA):
+                judged = _with(judged, verdict=LabelVerdict.UNDECIDED)
+                reason = INFRA
             return _with(judged, reason=reason, analysis=f"{word.analysis} Executed: {side.analysis}".strip())
         return _with(judged, repaired=adopted(sample, side.trajectory))
 

@@ -25,7 +25,7 @@ from pipeline.chat.base import Chat
 from pipeline.chat.core import LEDGER, ChatLedger
 from pipeline.engines.base import Engine, Sampling
 from pipeline.environments.base import Environment
-from pipeline.errors import EngineError
+from pipeline.errors import EngineError, EnvironmentFailure
 from pipeline.renderers.base import Renderer
 from pipeline.rollout import RolloutSettings
 from synthesizers.base import Made
@@ -110,7 +110,11 @@ class LoopTool:
     async def synthesize(
         self, tasks: Iterable[Task], *, done: Collection[str] = (), failed: Collection[str] = ()
     ) -> AsyncGenerator[Made]:
-        """See `Synthesizer`. Raises EngineError after the last probe where some could not be made."""
+        """See `Synthesizer`.
+
+        Raises EngineError after the last probe, EnvironmentFailure after the last repair or sample, where the
+        infrastructure broke some.
+        """
         bases = {task.task_id: task for task in tasks}
         rows = {row.trajectory_id: row for row in self._stored(bases)}
         try:
@@ -175,7 +179,7 @@ class LoopTool:
     async def _repaired(
         self, probes: Sequence[Probe], rows: Mapping[str, Trajectory], bases: Mapping[str, Task]
     ) -> list[Repair]:
-        """All repairs by step."""
+        """All repairs by step. EnvironmentFailure where some could not be decided."""
         judged = [judge.name for judge in self.judges]
         kept = Kept(Repair, self._file("repairs", judged, self.executed_check))
         made = repair(
@@ -193,10 +197,19 @@ class LoopTool:
             done=set(kept.rows),
             run_id=self.run_id,
         )
+        broken: list[Repair] = []
         async with aclosing(made) as repairs:
             async for each in repairs:
-                kept.add(each)
                 self._note("repair", each.sampled_tokens)
+                if each.is_broken:
+                    broken.append(each)
+                else:
+                    kept.add(each)
+        if broken:
+            raise EnvironmentFailure(
+                f"{len(broken)} mismatches could not be verified; the first, {broken[0].step_id}: "
+                f"{broken[0].analysis}. The same command tries again what is missing"
+            )
         return [each for each in kept.in_order() if each.trajectory_id in rows]
 
     def _trained(

@@ -24,7 +24,7 @@ from pipeline.environments.base import Environment
 from pipeline.renderers.base import Renderer
 from pipeline.rollout_episode import Episode, Identity
 from pipeline.rollout_settings import RolloutSettings
-from synthesizers.looptool.records import SYNTHESIZER, LabelVerdict
+from synthesizers.looptool.records import INFRA, SYNTHESIZER, LabelVerdict
 from synthesizers.looptool.samples import StepSample
 from synthesizers.looptool.splicing import (
     Finish,
@@ -117,7 +117,7 @@ class _Case:
             played = await self._played(action, finish, name)
             self.sampled_tokens += finish.sampled_tokens
             if played.success is None:
-                unknown = unknown or f"infra: {played.error}"
+                unknown = unknown or f"{INFRA}: {played.error}"
             elif not self._same_way(played):
                 return Side(None, "prefix_differs: the world does not answer as it did")
             elif not may_detour and await self._is_live(action, finish, played):

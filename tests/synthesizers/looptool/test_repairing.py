@@ -225,12 +225,17 @@ def test_what_the_infrastructure_breaks_decides_nothing(desk: Desk) -> None:
         async def open(self, task: Any, *, seed: int = 0) -> Any:
             raise EnvironmentFailure("the database is down")
 
-    rows = [next(iter(desk.rows.values()))]
+    rows = list(desk.rows.values())[:5]
     probes = desk.probed(rows, desk.policy(mistakes=1.0))
     repairs = desk.repaired(probes, rows, environment=Down())
     assert repairs and {(each.verdict, each.reason) for each in repairs} == {
         (LabelVerdict.UNDECIDED, "infra")
     }
+    assert all(each.is_broken and not each.is_error_seed for each in repairs)
+    agree = judges(word("LABEL_WRONG"), word("LABEL_WRONG"))
+    unchecked = desk.repaired(probes, rows, environment=Down(), judges=agree)
+    assert all(each.is_broken or each.reason == "unplayable" for each in unchecked)
+    assert any(each.is_broken for each in unchecked)
 
 
 def test_a_call_in_another_order_is_right_where_the_policy_finishes_it_without_a_detour(desk: Desk) -> None:

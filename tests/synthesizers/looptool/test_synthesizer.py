@@ -7,6 +7,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,14 @@ from data.store import Store
 from data.tasks import Task
 from data.trajectories import Trajectory
 from data.verdicts import Pair, Verdict
+from flows.stages.scripted import ScriptedPolicy
 from pipeline.chat.core import LEDGER, ChatLedger
 from pipeline.chat.scripted import ScriptedChat
 from pipeline.engines.scripted import Fault, ScriptedEngine, continue_turns
-from pipeline.errors import EngineError
+from pipeline.environments.registry import load_environment
+from pipeline.environments.wrapped import WrappedEnvironment
+from pipeline.errors import EngineError, EnvironmentFailure
+from pipeline.rollout_settings import RolloutSettings
 from synthesizers import load_synthesizer
 from synthesizers.base import Made
 from synthesizers.looptool.kept import Kept
@@ -149,6 +154,47 @@ def test_a_killed_synthesis_decodes_nothing_twice(desk: Desk, tmp_path: Path) ->
     assert (name, calls) == ("scripted (probe)", probes) and tokens > 50 * probes
     done = {row.trajectory_id for row in of(Trajectory, made)}
     assert not of(Trajectory, run(looptool(desk, engine, chat_dir=tmp_path), tasks, done=done))
+
+
+def test_a_repair_that_the_world_broke_is_made_again(desk: Desk, tmp_path: Path) -> None:
+    tasks = list(desk.tasks.values())[:3]
+    opened = []
+
+    class Shaky(WrappedEnvironment):
+        """Its sessions open for the demonstrations, and not afterwards."""
+
+        async def open(self, task: Any, *, seed: int = 0) -> Any:
+            opened.append(task)
+            if self.down and len(opened) > len(tasks):
+                raise OSError("the database is down")
+            return await self.inner.open(task, seed=seed)
+
+        down = True
+
+    shaky: Any = Shaky(desk.environment, version=desk.environment.version)
+    options = {"environment": shaky, "renderer": desk.renderer, "chat_dir": tmp_path, "k": 1}
+    with pytest.raises(EnvironmentFailure, match=r"mismatches could not be verified; .*database is down"):
+        run(LoopTool(engine=desk.policy(mistakes=0.5), **options), tasks)
+    shaky.down = False
+    made = run(LoopTool(engine=desk.policy(mistakes=0.5), **options), tasks)
+    verified = [each for each in of(Verdict, made) if each.filter == VERIFIED]
+    assert verified and not any("infra" in each.detail for each in verified)
+
+
+def test_a_world_of_sqlite(desk: Desk) -> None:
+    """Another world, whose state is a database in a file."""
+    environment = load_environment("sql_desk")
+    tasks = list(islice(environment.tasks("train"), 3))
+    policy = ScriptedPolicy(environment, desk.renderer, mistakes=0.4)
+    settings = RolloutSettings(max_context_tokens=30_000)
+    made = run(
+        LoopTool(environment=environment, engine=policy, renderer=desk.renderer, settings=settings, k=2),
+        tasks,
+    )
+    words = Counter(each.reason for each in of(Verdict, made) if each.filter == VERIFIED)
+    assert words["PRED_WRONG"] and set(words) <= {"PRED_WRONG", "BOTH_CORRECT"}
+    expanded = [row for row in of(Trajectory, made) if Part.EXPANSION.mark in row.labels]
+    assert expanded and all(row.success for row in expanded)
 
 
 def test_half_a_synthesis_and_the_rest_of_it_are_the_whole(desk: Desk) -> None:
