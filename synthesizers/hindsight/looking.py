@@ -214,6 +214,6 @@ def _typed_end(episode: Trajectory) -> str:
 
 
 def asked_in(task: Task, episode: Trajectory) -> str:
-    """All that the user said in an episode of the task; workflows shown in front of it are no user's words."""
+    """All that the user said in an episode; workflows shown in front of the request are no user's words."""
     turns = (*task.prompt, *episode.turns[len(task.prompt) :])
     return "\n".join(turn.text for turn in turns if turn.role is Role.USER)
