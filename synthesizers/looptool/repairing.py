@@ -59,13 +59,15 @@ async def repair(
     settings: RolloutSettings | None = None,
     judges: Sequence[Chat] = (),
     executed_check: bool = True,
+    policy_finishes: bool = True,
     max_in_flight: int = 8,
     done: Collection[str] = (),
     run_id: str = "",
 ) -> AsyncGenerator[Repair]:
     """A Repair of every mismatch among `probes` whose step id is not in `done`, as they come.
 
-    Without `engine` no dialogue is finished by the policy. Raises ConfigError for a single judge, and where
+    Without `engine`, or where not `policy_finishes`, no dialogue is finished by the policy: cheaper, and a
+    right call in another order than gold's counts as wrong. Raises ConfigError for a single judge, and where
     a probe names a trajectory, step or task that is not there.
     """
     check_judges(judges)
@@ -73,7 +75,7 @@ async def repair(
         verifier=Verifier(
             environment=environment,
             renderer=renderer,
-            engine=engine,
+            engine=engine if policy_finishes else None,
             sampling=sampling or Sampling(),
             settings=settings or RolloutSettings(),
             run_id=run_id,

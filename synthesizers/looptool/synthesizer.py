@@ -54,7 +54,8 @@ class LoopTool:
     `of`: the synthesizer whose successes are probed. `k`: variants per error seed. `weights`: how often each
     variation kind is drawn. `teacher`: who plays the variants (gold, or the policy where two samples agree).
     `high_share`: share of the mastered steps that is kept as borderline. `executed_check`: whether a label
-    that judges call wrong is replaced only after the prediction was executed. `chat` plays every role that
+    that judges call wrong is replaced only after the prediction was executed. `policy_finishes`: whether the
+    policy may finish a dialogue from its own prediction where gold cannot. `chat` plays every role that
     `chats` does not give to another one: sample_writer, sample_judge; labels are judged by label_judge_1,
     label_judge_2, ... where `chats` names them, else by execution.
     """
@@ -71,6 +72,7 @@ class LoopTool:
     teacher: Teacher = "gold"
     high_share: float = HIGH_SHARE
     executed_check: bool = True
+    policy_finishes: bool = True
     chat: ChatSetting | None = None
     chats: Mapping[str, Any] = field(default_factory=dict)
     chat_dir: Path | None = None
@@ -181,7 +183,7 @@ class LoopTool:
     ) -> list[Repair]:
         """All repairs by step. EnvironmentFailure where some could not be decided."""
         judged = [judge.name for judge in self.judges]
-        kept = Kept(Repair, self._file("repairs", judged, self.executed_check))
+        kept = Kept(Repair, self._file("repairs", judged, self.executed_check, self.policy_finishes))
         made = repair(
             probes,
             load=rows.get,
@@ -193,6 +195,7 @@ class LoopTool:
             settings=self.settings,
             judges=self.judges,
             executed_check=self.executed_check,
+            policy_finishes=self.policy_finishes,
             max_in_flight=self.max_in_flight,
             done=set(kept.rows),
             run_id=self.run_id,

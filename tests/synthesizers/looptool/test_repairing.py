@@ -255,7 +255,8 @@ def test_a_call_in_another_order_is_right_where_the_policy_finishes_it_without_a
     assert made.verdict is ProbeVerdict.MISMATCH and len(texts) == 4
     [alone] = desk.repaired([made], [row])
     [played] = desk.repaired([made], [row], engine=engine)
-    assert alone.verdict is LabelVerdict.PRED_WRONG and not alone.sampled_tokens
+    [cheap] = desk.repaired([made], [row], engine=engine, policy_finishes=False)
+    assert alone.verdict is LabelVerdict.PRED_WRONG and not alone.sampled_tokens and cheap == alone
     assert played.verdict is LabelVerdict.BOTH_CORRECT and played.sampled_tokens > 0
     down = ScriptedEngine(continue_turns(say, desk.renderer), faults={0: Fault.DIE})
     [broken] = desk.repaired([made], [row], engine=down, sampling=Sampling(max_tokens=90))
