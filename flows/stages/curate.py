@@ -8,6 +8,7 @@ environment's gold, in this process and unrecorded. Not covered: which filters e
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from data.messages import Record
 from data.store import Store
@@ -60,8 +61,7 @@ async def curate(
     """
     pool = Replay(lambda: _pool(store, section))
     lengths = await _gold_lengths(store, section, environment, renderer)
-    measured = {"name": Difficulty.name, "policy": policy_name}
-    rows = [measured | row if row.get("name") == Difficulty.name else row for row in section.filters]
+    rows = _rows(section, policy_name)
     gold = await _gold_calls(store, section, environment)
     filters = build_filters(rows, gold_length=lengths.get, tasks=_task_lookup(store), gold=gold)
     funnel = FunnelCounts(filter_.name for filter_ in filters)
@@ -81,6 +81,17 @@ async def curate(
         reasons = "; ".join(f"{row.name}: {row.reasons[0].reason}" for row in result.funnel if row.reasons)
         raise ConfigError(f"curation kept none of {result.seen} trajectories ({reasons}); loosen the filters")
     return result
+
+
+def check_filters(section: CurateSection, *, policy_name: str) -> None:
+    """ConfigError where the section names a filter or option that there is not."""
+    build_filters(_rows(section, policy_name), gold_length=lambda _: None, tasks=lambda _: None, gold={})
+
+
+def _rows(section: CurateSection, policy_name: str) -> list[dict[str, Any]]:
+    """The section's filters; difficulty is measured by `policy_name` where it names no policy."""
+    measured = {"name": Difficulty.name, "policy": policy_name}
+    return [measured | row if row.get("name") == Difficulty.name else row for row in section.filters]
 
 
 def _pool(store: Store, section: CurateSection) -> Iterator[Trajectory]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from data.store import Store
+from data.tasks import Task
 from data.trajectories import Trajectory
 from flows.stages.loop_round import (
     Kept,
@@ -30,6 +31,8 @@ from pipeline.reporting.content import ReasonCount
 from synthesizers.looptool.rounds import fresh_seeds
 
 START, STATIC, SAMPLING = "start", "static", "rejection_sampling"
+_MOST_OF_IT = 0.7
+"""Share of the sampled tokens that are left that one wave of rollouts takes."""
 
 
 def fresh_tasks(section: LoopSection, number: int) -> int:
@@ -141,37 +144,44 @@ async def sampling_round(
 
 
 async def _sample(work: LoopWork, store: Store, *, first: int, budget: int, say: Say) -> dict[str, int]:
-    """Rollouts in waves, each as large as what is left of the budget; counts of tasks, rollouts, tokens."""
-    policy, section = work.policy, work.recipe.loop
-    tasks = tokens = wave = 0
+    """Rollouts in waves, ever closer to the budget; counts of tasks, rollouts, successes, tokens.
+
+    A wave's size follows from the waves before it alone, so a killed one is made again as it was.
+    """
+    k, split = work.recipe.loop.k, work.recipe.loop.seeds.split
+    taken: dict[str, None] = {}
     rows: list[Trajectory] = []
-    while not tasks or tokens + tokens / tasks / 2 < budget:
-        wave = round((budget - tokens) * tasks / tokens) if tokens else policy.max_in_flight // section.k
-        plan = SynthSection(
-            synthesizer=SAMPLING,
-            split=section.seeds.split,
-            tasks=max(1, wave),
-            skip=first + tasks,
-            options={"k": section.k},
-        )
-        chosen = select_tasks(work.environment, plan.split, count=plan.tasks, skip=plan.skip)
-        made = await synthesize(
-            store,
-            make_synthesizer(
-                plan, environment=work.environment, policy=policy, store=store, seed=work.recipe.seed
-            ),
-            chosen,
-            planned=plan.tasks * section.k,
-            give_up_after=policy.max_in_flight,
-            say=say,
-        )
-        if made.unfinished:
-            raise made.failure()
-        tasks += plan.tasks
-        rows = list(store.trajectories())
+    tokens = 0
+    while not taken or tokens + tokens / len(taken) / 2 < budget:
+        left = (budget - tokens) * len(taken) / tokens if tokens else work.policy.max_in_flight / k
+        # Most of what is left by the mean so far: episodes are of very different lengths.
+        wave = max(1, int(_MOST_OF_IT * left if tokens else left / 4))
+        tasks = select_tasks(work.environment, split, count=wave, skip=first + len(taken))
+        await _roll(work, store, tasks, say=say)
+        taken |= dict.fromkeys(task.task_id for task in tasks)
+        rows = [row for row in store.trajectories() if row.task_id in taken]
         tokens = sum(row.usage.generated_tokens for row in rows)
     successes = sum(bool(row.success) for row in rows)
-    return {"tasks": tasks, "rollouts": len(rows), "successes": successes, "tokens": tokens}
+    return {"tasks": len(taken), "rollouts": len(rows), "successes": successes, "tokens": tokens}
+
+
+async def _roll(work: LoopWork, store: Store, tasks: Sequence[Task], *, say: Say) -> None:
+    """k rollouts of every task. Raises where infrastructure broke some."""
+    k = work.recipe.loop.k
+    plan = SynthSection(synthesizer=SAMPLING, tasks=len(tasks), options={"k": k})
+    sampler = make_synthesizer(
+        plan, environment=work.environment, policy=work.policy, store=store, seed=work.recipe.seed
+    )
+    made = await synthesize(
+        store,
+        sampler,
+        tasks,
+        planned=len(tasks) * k,
+        give_up_after=work.policy.max_in_flight,
+        say=say,
+    )
+    if made.unfinished:
+        raise made.failure()
 
 
 def _first_task(work: LoopWork, number: int) -> int:

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from flows.stages import run as runs_
+from flows.stages.curate import check_filters
 from flows.stages.loop_baselines import fresh_tasks, seed_section
+from flows.stages.policy import policy_label
 from flows.stages.recipe import Recipe
 from flows.stages.synthesize import checked_synthesizer, refuse_script, select_tasks
 from flows.stages.train import settings_of
@@ -79,6 +81,7 @@ def check_loop(recipe: Recipe) -> None:
     checked_synthesizer(section.seeds)
     if recipe.policy.engine == "scripted":
         refuse_script(section.seeds)
+    check_filters(recipe.curate, policy_name=policy_label(recipe.policy))
     check_chats(section.chat, section.chats, known=ROLES, method="loop")
     settings_of(SftConfig, recipe.sft.settings, "sft.settings")
     settings_of(SftConfig, recipe.sft.settings | section.settings, "loop.settings")

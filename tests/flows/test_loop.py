@@ -364,6 +364,12 @@ def test_a_wrong_option_is_named_before_anything_is_made(
         assert not (tmp_path / "runs").exists()
 
 
+def test_a_wrong_filter_is_named_before_anything_is_made(model: Path, tmp_path: Path) -> None:
+    value = loop_recipe(model) | {"curate": {"filters": [{"name": "valid_call"}]}}
+    done = trajsmith("loop", write_recipe(tmp_path, value), "--runs", tmp_path / "runs")
+    assert done.code == 2 and "valid_call" in done.err and not (tmp_path / "runs").exists()
+
+
 def test_a_protected_capability_that_is_nowhere_is_named_before_anything_is_trained(
     model: Path, tmp_path: Path
 ) -> None:
