@@ -26,7 +26,7 @@ from pipeline.renderers.base import Renderer
 from pipeline.rollout_author import trusted
 from pipeline.rollout_pool import Emit, pooled
 from pipeline.rollout_settings import RolloutSettings
-from synthesizers.looptool.samples import StepSample, compare, make_step_id, reply_holds, step_samples
+from synthesizers.looptool.samples import StepSample, difference, make_step_id, reply_holds, step_samples
 
 LoadTask = Callable[[str], Task | None]
 """Task id to task; None where it is not known."""
@@ -51,7 +51,7 @@ class Probe(Record):
     task_id: str
     verdict: ProbeVerdict
     reason: str = ""
-    """How it differs (`samples.compare`, or `truncated`), or what broke."""
+    """How it differs (`samples.difference`, or `truncated`), or what broke."""
     predicted: str = ""
     """What the model wrote, as text, thinking and special tokens included."""
     token_ids: tuple[int, ...] = ()
@@ -182,7 +182,7 @@ class _Prober:
             return "truncated"
         written = read_prediction(self.renderer, sample, completion.token_ids)
         task = self.load_task(sample.trajectory.task_id)
-        return compare(sample.label, written, fits=reply_holds(task, sample, written)).reason
+        return difference(sample.label, written, fits=reply_holds(task, sample, written))
 
     def _probe(self, sample: StepSample, verdict: ProbeVerdict, reason: str) -> Probe:
         return Probe(

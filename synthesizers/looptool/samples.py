@@ -15,10 +15,12 @@ from typing import NamedTuple
 from data.messages import Role, ToolSpec, ToolStatus, Turn
 from data.tasks import Task
 from data.trajectories import SpanKind, Trajectory
+from pipeline.checks.answers import bare, marked_answer
 from pipeline.checks.matching import made_calls, same_calls
 from pipeline.checks.typed_answers import AnswerKind, read_answer
 from pipeline.environments.blueprint import Expects, is_blueprint, read_blueprint
 from pipeline.environments.blueprint_session import reply_fits
+from pipeline.environments.python_math.answers import boxed
 
 
 class StepSample(NamedTuple):
@@ -83,34 +85,34 @@ def _is_step(turn: Turn, failed: set[str]) -> bool:
     return all(call.ok and call.call_id not in failed for call in turn.tool_calls)
 
 
-class Mismatch(NamedTuple):
-    """Why a written turn is not its label: a stable identifier; "" where it matches."""
-
-    reason: str
-
-    def __bool__(self) -> bool:
-        """Whether it does not match."""
-        return bool(self.reason)
-
-
-def compare(label: Turn, written: Turn, *, fits: bool = True) -> Mismatch:
-    """How `written` differs from `label`.
+def difference(label: Turn, written: Turn, *, fits: bool = True) -> str:
+    """How `written` differs from `label`: a stable identifier, "" where it does not.
 
     Calls match as a multiset of (name, arguments) in any order, whatever is said beside them. Words match
-    words of the same typed answer (`ASK day`); plain words match any plain words, unless `fits` says that
-    they lack what the user asked for.
+    words of the same typed (`ASK day`) or marked answer (`<answer>`, `\\boxed`); plain words match any plain
+    words, unless `fits` says that they lack what the user asked for.
     """
     wanted, made = made_calls([label]), made_calls([written])
     if wanted and not made:
-        return Mismatch("text_for_call")
+        return "text_for_call"
     if made and not wanted:
-        return Mismatch("call_for_text")
+        return "call_for_text"
     if wanted:
-        return Mismatch("" if same_calls(wanted, made) else "other_calls")
+        return "" if same_calls(wanted, made) else "other_calls"
     said = read_answer(written.text)
     if said.kind is AnswerKind.SILENT or said != read_answer(label.text):
-        return Mismatch("other_answer")
-    return Mismatch("" if fits else "lacks_value")
+        return "other_answer"
+    marked = _marked(label.text)
+    if marked is not None and _marked(written.text) != marked:
+        return "other_answer"
+    return "" if fits else "lacks_value"
+
+
+def _marked(text: str) -> str | None:
+    """The marked answer as it is compared; None where nothing is marked."""
+    found = boxed(text)
+    found = marked_answer(text) if found is None else found
+    return None if found is None else " ".join(bare(found).lstrip("$").casefold().split())
 
 
 def reply_holds(task: Task | None, sample: StepSample, written: Turn) -> bool:

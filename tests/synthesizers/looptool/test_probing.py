@@ -22,7 +22,7 @@ from pipeline.renderers.chatml import ChatMLRenderer
 from pipeline.rollout_settings import RolloutSettings
 from synthesizers.demonstration import Demonstration
 from synthesizers.looptool.probing import Probe, ProbeVerdict, perplexity, probe
-from synthesizers.looptool.samples import compare, step_samples
+from synthesizers.looptool.samples import difference, step_samples
 from tests import samples
 
 
@@ -122,12 +122,19 @@ def calls(*made: tuple[str, dict[str, Any]]) -> Turn:
         (assistant("ASK day"), assistant("ASK city"), "other_answer"),
         (assistant("Booked."), assistant("REFUSE budget"), "other_answer"),
         (assistant("Booked."), assistant(" "), "other_answer"),
+        (assistant("ANSWER $210"), assistant("ANSWER 210"), ""),
+        (assistant("So <answer>42</answer>"), assistant("<answer> 42. </answer>"), ""),
+        (assistant("So <answer>42</answer>"), assistant("So <answer>41</answer>"), "other_answer"),
+        (assistant(r"\boxed{1/2}"), assistant(r"So \boxed{1/2}."), ""),
+        (assistant(r"\boxed{1/2}"), assistant(r"\boxed{12}"), "other_answer"),
+        (assistant("ANSWER 3.5"), assistant("ANSWER 3.7"), "other_answer"),
+        (assistant("Answer: Rome"), assistant("It is Rome."), "other_answer"),
     ],
 )
 def test_calls_match_as_a_multiset_and_words_by_their_typed_answer(
     label: Turn, written: Turn, reason: str
 ) -> None:
-    assert compare(label, written).reason == reason
+    assert difference(label, written) == reason
 
 
 def test_perplexity_of_the_oracle() -> None:
