@@ -3,8 +3,8 @@
 By template the macro tool's description becomes an imperative with its arguments; a chat is shown the macro
 tool and its arguments and nothing else. Whoever wrote it, a request must say every value that only the user
 knows, and must not hold: the name of any tool; a value that an inner call finds; what an inner call does
-(its verb and its object together, or a look-up verb where the target looks up nothing). Not covered: whether
-another chain would serve it as well (`uniqueness`).
+(the verb of a change; the verb of a look-up with its object, or any such verb where the target looks up
+nothing). Not covered: whether another chain would serve it as well (`uniqueness`).
 """
 
 from __future__ import annotations
@@ -82,13 +82,15 @@ def inner_problem(text: str, chain: Chain, graph: ApiGraph, *, said: Sequence[ob
     target = graph.specs[chain.names[-1]]
     rest = without_values(text, said)
     own = set(_flat(target.description))
-    for name in inner_names(chain):
+    for call in chain.calls[:-1]:
+        name = call.executed.call.name
         spec = graph.specs[name]
         if leaked_tool_name(rest, [name]) and not name_in(target.description, name):
             return f"it names the inner tool {name!r}"
         verb, *objects = _flat(imperative(spec.description) or spec.description) or [""]
         given = set(_flat(rest))
-        if verb in given and verb not in own and set(objects[:1]) <= given:
+        told = set() if call.executed.changes else set(objects[:1])
+        if verb in given and verb not in own and told <= given:
             return f"it asks for what the inner tool {name!r} does"
     looked = {word for word in _flat(rest) if word in _LOOKING}
     if inner_names(chain) and looked and not own & _LOOKING:

@@ -10,51 +10,46 @@ training between two failure sets (`flows.stages.loop`).
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from itertools import islice
+from functools import partial
 from typing import ClassVar
 
 from data.errors import ConfigError
-from data.messages import ToolSpec
 from data.tasks import Task
 from data.trajectories import Trajectory
 from data.verdicts import Verdict
 from pipeline.environments.blueprint import Blueprint, PlannedTurn, blueprint_task
-from synthesizers.execution import Trial
-from synthesizers.grounding.calls import GroundedCall, OutputPort
+from synthesizers.grounding.calls import OutputPort
 from synthesizers.grounding.evidence import NUM_CORPUS, make_pool
 from synthesizers.grounding.planned import planned_call
 from synthesizers.hardgen.api_graph import ApiGraph, Need
 from synthesizers.hardgen.chains import MAX_CALLS, Chain, Maker, Step, Unmade, draw_at_random, draw_steps
 from synthesizers.hardgen.failures import SHARE, FailureSet, Setting, Stored, check_setting, find_failures
+from synthesizers.hardgen.graphs import Graphs
 from synthesizers.hardgen.hints import secrets_of
 from synthesizers.hardgen.macro import Macro, fold
 from synthesizers.hardgen.making import named
 from synthesizers.hardgen.reasoning import ChatPlayer, Player, PolicyPlayer, Reasoning
 from synthesizers.hardgen.record import UNREASONED, Plan, planned_verdict
-from synthesizers.hardgen.refinement import Episode, Refiner
 from synthesizers.hardgen.requests import Written, write_request
 from synthesizers.hardgen.roles import QUERY_WRITER, REASONER, TOOL_MAKER, VERIFIER
 from synthesizers.hardgen.uniqueness import Found, Search, accepted
-from synthesizers.magnet.knowledge import Knowledge, learn
 from synthesizers.magnet.missing import shown_tools
 from synthesizers.phrasing.closings import TurnCalls, phrase_closing
 from synthesizers.phrasing.saying import answer_cells, values_to_say
 from synthesizers.planning import Planned, Planner, given_up
-from synthesizers.worlds import training_split, whole_world
+from synthesizers.worlds import whole_world
 
-DRAWS = 10
-"""Chains tried for one plan. Ours."""
+DRAWS, DRAWS_OF_TARGET = 10, 4
+"""Chains tried for one plan, and of those toward one failure tool. Ours."""
 MAX_TRIES = 3
 """Tries of the reasoner. From the paper: K_max."""
 _CHECKED = 2
 """Other chains that the verifier is asked about. Ours."""
-_GRAPHS: dict[tuple[str, ...], ApiGraph] = {}
 EDGE_JUDGE = "edge_judge"
 
 
@@ -109,9 +104,8 @@ class HardGen(Planner):
             )
         self.failure_set: FailureSet | None = None
         self.plans_made: dict[str, Plan] = {}
-        self._knowledge: Knowledge | None = None
-        self._episodes: dict[tuple[str, ...], list[Episode]] = {}
-        self._building = asyncio.Lock()
+        self.graphs = Graphs(environment=self.environment, observed=self.observed, seed=self.seed)
+        self._is_prepared = False
 
     async def prepare(self, tasks: Sequence[Task]) -> None:
         """Find the failure tools, and learn from gold what the graph is made of."""
@@ -123,49 +117,16 @@ class HardGen(Planner):
             )
             if not self.failure_set.names and not self.random_choice:
                 raise ConfigError(self.failure_set.none_fails)
-        judge = self.roles.of(EDGE_JUDGE)
-        self._knowledge = await learn(self.environment, observed=self.observed, judge=judge)
-        split = training_split(self.environment)
-        for number, task in enumerate(islice(self.environment.tasks(split), self.observed)):
-            whole = whole_world(task)
-            async with await Trial.open(self.environment, whole, seed=self.seed) as trial:
-                names = tuple(tool.name for tool in self._knowledge.usable(trial.tools))
-            episode = Episode(task=whole, steps=self._knowledge.episodes[number])
-            self._episodes.setdefault(names, []).append(episode)
-
-    async def graph_of(self, tools: Sequence[ToolSpec]) -> ApiGraph:
-        """The refined graph of a tool set for the failure set; made once for each."""
-        assert self._knowledge is not None
-        names = tuple(tool.name for tool in tools)
-        targets = names if self.random_choice or self.failure_set is None else self.failure_set.names
-        digest = self.failure_set.digest if self.failure_set is not None else ""
-        judged = "judged" if self._knowledge.judge is not None else ""
-        world = self.environment.name, self.environment.version, str(self.observed), str(self.seed)
-        key = (*world, digest, str(self.random_choice), judged, *names)
-        async with self._building:
-            if key not in _GRAPHS or judged:
-                episodes = self._episodes.get(names, [])
-                refiner = Refiner(
-                    environment=self.environment,
-                    tools=tuple(tools),
-                    links=await self._knowledge.graph_of(tools),
-                    worlds=[episode.task for episode in episodes],
-                    episodes=episodes,
-                    num_corpus=min(self.observed, NUM_CORPUS),
-                    seed=self.seed,
-                )
-                _GRAPHS[key] = await refiner.graph(targets, failures=digest)
-        return _GRAPHS[key]
+        await self.graphs.learn(self.roles.of(EDGE_JUDGE))
+        self._is_prepared = True
 
     async def plan(self, base: Task, rng: random.Random) -> Planned:
         """See `Planner`."""
-        if self._knowledge is None:
+        if not self._is_prepared:
             await self.prepare([base])
-        assert self._knowledge is not None
         whole = whole_world(base)
-        async with await Trial.open(self.environment, whole, seed=self.seed) as trial:
-            tools = self._knowledge.usable(trial.tools)
-        graph = await self.graph_of(tools)
+        tools = await self.graphs.tools(whole)
+        graph = await self.graphs.of(tools, None if self.random_choice else self.failure_set)
         if not graph.targets:
             return given_up("no_failure_tool", f"none of {len(tools)} tools of this world")
         maker = Maker(
@@ -179,9 +140,11 @@ class HardGen(Planner):
         )
         reasons: Counter[str] = Counter()
         detail = ""
-        vain: set[str] = set()
+        vain: Counter[str] = Counter()
         for _ in range(DRAWS):
-            left = [name for name in graph.targets if name not in vain and name not in maker.failed]
+            left = [
+                name for name in graph.targets if vain[name] < DRAWS_OF_TARGET and name not in maker.failed
+            ]
             if not left:
                 break
             target = self._target(left, maker.rng)
@@ -190,7 +153,7 @@ class HardGen(Planner):
             except Unmade as reason:
                 reasons[reason.reason] += 1
                 detail = str(reason)
-                vain |= {target} if reason.reason == "no_legal_chain" else set()
+                vain[target] += DRAWS_OF_TARGET if reason.reason == "no_legal_chain" else 1
         self.dropped += reasons
         most = max(reasons, key=lambda reason: (reasons[reason], reason))
         return given_up(most, detail)
@@ -340,12 +303,13 @@ def planned_turn(
     target = chain.target
     cells = answer_cells(target.executed.result.text) if macro.question else ()
     reply = phrase_closing(turn, rng=rng, must_say=cells)
+    how = partial(_named, names=chain.names)
     told = cells if macro.question else values_to_say([target.executed], reply, request=written.text)
     return PlannedTurn(
         text=written.text,
         text_by=written.by,
         calls=tuple(
-            planned_call(call, mentioned=call is target and not call.question, named=_named(chain.calls))
+            planned_call(call, mentioned=call is target and not call.question, named=how)
             for call in chain.calls
         ),
         reply=reply,
@@ -354,15 +318,10 @@ def planned_turn(
     )
 
 
-class _named:
+def _named(port: OutputPort, *, names: Sequence[str]) -> str:
     """How an earlier answer is named: "flights#1:F#"."""
-
-    def __init__(self, calls: Sequence[GroundedCall]) -> None:
-        self.names = [call.executed.call.name for call in calls]
-
-    def __call__(self, port: OutputPort) -> str:
-        number = self.names[: port.call + 1].count(self.names[port.call])
-        return f"{self.names[port.call]}#{number}:{port.path}"
+    number = names[: port.call + 1].count(names[port.call])
+    return f"{names[port.call]}#{number}:{port.path}"
 
 
 def _rests_on_state(graph: ApiGraph, target: str) -> bool:

@@ -76,7 +76,7 @@ class Search:
     other: dict[Calls, Calls] = field(default_factory=dict)
 
     async def run(self) -> Found:
-        """All other chains found within `max_calls` calls."""
+        """The other chains found within `max_calls` calls, up to the first that ends elsewhere."""
         if self.macro.question:
             return Found()
         async with await Trial.open(self.environment, self.task, seed=self.seed) as trial:
@@ -89,8 +89,8 @@ class Search:
         made = {digest_of(done.call.name, done.arguments()) for done in trial.executed}
         for spec in self._next(trial):
             for arguments in self._argument_sets(spec, trial):
-                if self.tried >= self.max_calls:
-                    return
+                if self.tried >= self.max_calls or self.other:
+                    return  # one chain that ends elsewhere is enough
                 if digest_of(spec.name, arguments) in made:
                     continue
                 self.tried += 1

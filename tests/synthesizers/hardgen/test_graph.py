@@ -14,7 +14,6 @@ from data.tasks import Task
 from pipeline.environments.base import Environment
 from pipeline.environments.registry import load_environment
 from pipeline.renderers.chatml import ChatMLRenderer
-from synthesizers.execution import Trial
 from synthesizers.grounding.evidence import make_pool
 from synthesizers.hardgen.api_graph import ApiGraph, Constraint, Need, Prerequisite, narrowed_tools
 from synthesizers.hardgen.chains import Chain, Maker, Step, Unmade, draw_steps
@@ -27,7 +26,14 @@ class World:
     """An environment with its graph."""
 
     def __init__(
-        self, renderer: ChatMLRenderer, name: str, targets: set[str], *, at: int = 0, probes: int = 2
+        self,
+        renderer: ChatMLRenderer,
+        name: str,
+        targets: set[str],
+        *,
+        at: int = 0,
+        probes: int = 2,
+        observed: int = 32,
     ) -> None:
         self.environment: Environment = load_environment(name)
         self.hardgen = HardGen(
@@ -36,17 +42,15 @@ class World:
             renderer=renderer,
             failures=BOTH,
             store=shelf(self.environment, dict.fromkeys(BOTH, targets), count=probes, skip=at),
-            observed=48,
+            observed=observed,
         )
         self.base: Task = whole_world(next(islice(self.environment.tasks("train"), at, None)))
 
     def graph(self) -> ApiGraph:
         async def made() -> ApiGraph:
             await self.hardgen.prepare([self.base])
-            assert self.hardgen._knowledge is not None
-            async with await Trial.open(plannable(self.environment), self.base) as trial:
-                tools = self.hardgen._knowledge.usable(trial.tools)
-            return await self.hardgen.graph_of(tools)
+            tools = await self.hardgen.graphs.tools(self.base)
+            return await self.hardgen.graphs.of(tools, self.hardgen.failure_set)
 
         return asyncio.run(made())
 
@@ -126,6 +130,7 @@ def test_a_link_of_equal_words_that_execution_refutes_is_removed(renderer: ChatM
     }
 
 
+@pytest.mark.slow
 def test_an_engine_starts_after_doors_and_brake(renderer: ChatMLRenderer) -> None:
     pytest.importorskip("bfcl_eval")
     environment = load_environment("bfcl_multi_turn")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
 
 import pytest
 
 from data import canonical
+from data.messages import ToolSpec
 from pipeline.chat.scripted import ScriptedChat
 from pipeline.environments.base import Environment
 from pipeline.environments.registry import load_environment
@@ -96,6 +98,26 @@ def test_a_request_that_mentions_an_inner_call_is_refused(desk: Desk, tail: str)
     text = f"{request(desk)} {tail.format(found=found)}"
     macro = fold(desk.chain, desk.graph)
     assert hard_problem(text, macro, desk.chain, desk.graph)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text", "mentioned"),
+    [
+        (True, "Unlock it and book the cheapest flight.", True),
+        (False, "Unlock it and book the cheapest flight.", False),
+        (False, "Unlock the gate and book the cheapest flight.", True),
+        (True, "Book the cheapest flight.", False),
+    ],
+)
+def test_a_change_is_mentioned_by_its_verb(desk: Desk, changes: bool, text: str, mentioned: bool) -> None:
+    made = desk.chain.calls[0].executed
+    call = made.call.model_copy(update={"name": "sesame", "arguments": "{}"})
+    inner = GroundedCall(made._replace(call=call, before="a", after="b" if changes else "a"), ())
+    sesame = ToolSpec(name="sesame", description="Unlock the gate for a while.")
+    graph = replace(desk.graph, tools=(*desk.graph.tools, sesame))
+    target = desk.chain.target._replace(sources=())
+    chain = Chain([inner, target], "", desk.chain.history)
+    assert bool(inner_problem(text, chain, graph)) is mentioned
 
 
 def test_a_request_that_leaves_a_value_or_the_way_to_point_out_is_refused(desk: Desk) -> None:

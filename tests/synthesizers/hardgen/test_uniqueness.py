@@ -15,7 +15,7 @@ from tests.synthesizers.hardgen.lab import VAULT, run
 
 def test_a_request_that_two_chains_fit_with_different_ends_is_given_up(renderer: ChatMLRenderer) -> None:
     rivals = load_environment(VAULT, rivals=True)
-    made = run(renderer, rivals, 2, targets={"open_box"}, observed=24, min_calls=3)
+    made = run(renderer, rivals, 2, targets={"open_box"}, observed=12, min_calls=3)
     assert not made.tasks
     assert Counter(verdict.reason for verdict in made.verdicts) == {"ambiguous_chain": 2}
     assert all("open_box" in verdict.detail for verdict in made.verdicts)
@@ -23,7 +23,7 @@ def test_a_request_that_two_chains_fit_with_different_ends_is_given_up(renderer:
 
 def test_another_way_to_the_same_end_is_found_and_the_verifier_takes_it(renderer: ChatMLRenderer) -> None:
     mirror = load_environment(VAULT, mirror=True)
-    made = run(renderer, mirror, 3, targets={"open_box"}, observed=24, min_calls=3)
+    made = run(renderer, mirror, 3, targets={"open_box"}, observed=12, min_calls=3)
     assert len(made.tasks) == 3
     for task in made.tasks:
         plan = made.plans[task.task_id]
@@ -42,7 +42,7 @@ def test_another_way_to_the_same_end_is_found_and_the_verifier_takes_it(renderer
 
 
 def test_a_chain_without_rivals_is_unique(renderer: ChatMLRenderer) -> None:
-    made = run(renderer, VAULT, 3, targets={"open_box"}, observed=24, min_calls=3)
+    made = run(renderer, VAULT, 3, targets={"open_box"}, observed=12, min_calls=3)
     assert len(made.tasks) == 3
     assert all(plan["search"]["same_end"] == 0 for plan in made.plans.values())
     assert all(plan["chain"] == ["boxes", "sign_in", "open_box"] for plan in made.plans.values())
