@@ -5,10 +5,11 @@
 Every method plans from the same base tasks with the same seed, once as it is and once with `random_choice`,
 which replaces its distinctive choice by a random one and leaves the rest of the code alone. Kept is a gold
 trajectory that its verifier scored a success; `replayed` says how many of those show the same observations
-and succeed in a fresh session. Differences are paired by base task. Sequences are also counted at equal
-tokens: trajectories of the larger arm are left out, in a fixed random order, until both hold as many. Edge
-coverage is over one graph for all arms, learnt from gold. No token is sampled and no chat is asked. Not
-covered: roles played by a model, and what a learner makes of the data.
+and succeed in a fresh session. Differences are paired by base task. Diversity is counted at equal tokens:
+trajectories of the larger arm are left out, in a fixed random order, until both hold as many; once as rows of
+tool names, and once as what feeds what (`flows_of`), because unrelated calls in a row are as many different
+ones as one likes. Edge coverage is over one graph for all arms, learnt from gold. No token is sampled and no
+chat is asked. Not covered: roles played by a model, and what a learner makes of the data.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import combinations, islice, pairwise
@@ -32,7 +33,7 @@ from data.verdicts import Verdict
 from pipeline.checks.stats import paired_bootstrap
 from pipeline.engines.base import Engine
 from pipeline.environments.base import Environment
-from pipeline.environments.blueprint import read_blueprint
+from pipeline.environments.blueprint import PlannedCall, read_blueprint
 from pipeline.environments.play import play
 from pipeline.environments.registry import load_environment
 from pipeline.renderers.base import Renderer
@@ -49,6 +50,7 @@ ALONE = {"magnet": {"paths": 1}}
 OBSERVED = 64
 MEASURES = ("yield", "calls", "fed calls", "edges walked")
 """Per base task; a fed call uses what an earlier call answered."""
+EQUAL_TOKENS = ("sequences at equal tokens", "flows at equal tokens")
 
 
 @dataclass(slots=True)
@@ -62,9 +64,15 @@ class Arm:
     """Planned task -> base task."""
     fed: Counter[str] = field(default_factory=Counter)
     """Planned task -> planned calls that use what an earlier call answered."""
+    flows: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Planned task -> its dependencies, see `flows_of`."""
     sources: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     replayed: int = 0
+
+    def flow_of(self, trajectory: Trajectory) -> tuple[str, ...]:
+        """The dependencies of a kept trajectory's plan."""
+        return self.flows.get(trajectory.task_id, ())
 
     def by_base(self, bases: Sequence[Task], value: Any) -> list[float]:
         """`value` summed over the kept trajectories of each base task; 0 where there is none."""
@@ -79,6 +87,16 @@ def names_of(trajectory: Trajectory) -> tuple[str, ...]:
     """The tools of the calls that worked, in order."""
     results = (turn.result for turn in trajectory.turns if turn.result is not None)
     return tuple(result.name for result in results if result.status is ToolStatus.OK)
+
+
+def flows_of(calls: Sequence[PlannedCall]) -> tuple[str, ...]:
+    """Which tool's answer gave which argument, in order: ("flights > book.flight",)."""
+    return tuple(
+        f"{source.of.split('#')[0]} > {call.name}.{source.argument}"
+        for call in calls
+        for source in call.sources
+        if source.provenance == "output"
+    )
 
 
 def tokens_of(trajectory: Trajectory) -> int:
@@ -121,6 +139,7 @@ async def made_by(
             calls = [call for turn in turns for call in turn.calls]
             arm.sources.update(source.provenance for call in calls for source in call.sources)
             arm.fed[task.task_id] = sum(any(s.provenance == "output" for s in call.sources) for call in calls)
+            arm.flows[task.task_id] = flows_of(calls)
     return arm
 
 
@@ -152,16 +171,16 @@ def row_of(arm: Arm, bases: Sequence[Task], graph: SignatureGraph) -> dict[str, 
     }
 
 
-def at_equal_tokens(arm: Arm, budget: int) -> int:
-    """Distinct sequences within `budget` tokens, in a fixed random order."""
+def at_equal_tokens(arm: Arm, budget: int, shown: Callable[[Trajectory], tuple[str, ...]]) -> int:
+    """Distinct values of `shown`, but (), within `budget` tokens, in a fixed random order."""
     order = random.Random("methods/equal_tokens").sample(arm.kept, len(arm.kept))
     spent, found = 0, set()
     for trajectory in order:
         spent += tokens_of(trajectory)
         if spent > budget:
             break
-        found.add(names_of(trajectory))
-    return len(found)
+        found.add(shown(trajectory))
+    return len(found - {()})
 
 
 def compared(plain: Arm, other: Arm, bases: Sequence[Task], graph: SignatureGraph) -> dict[str, Any]:
@@ -184,7 +203,9 @@ def compared(plain: Arm, other: Arm, bases: Sequence[Task], graph: SignatureGrap
         scores = [arm.by_base(bases, partial(value, arm, label=label)) for arm in (other, plain)]
         result = paired_bootstrap(*scores, clusters=None, num_samples=2_000)
         found[label] = [round(number, 3) for number in (result.difference, result.low, result.high)]
-    found["sequences at equal tokens"] = [at_equal_tokens(plain, budget), at_equal_tokens(other, budget)]
+    both = (plain, other)
+    found["sequences at equal tokens"] = [at_equal_tokens(arm, budget, names_of) for arm in both]
+    found["flows at equal tokens"] = [at_equal_tokens(arm, budget, arm.flow_of) for arm in both]
     return found
 
 
@@ -238,11 +259,11 @@ def show(found: dict[str, Any]) -> None:
             f"{row['user turns']:.1f} | {row['sequences']} | {row['edges']:.0%} | {outputs} | "
             f"{row['tokens']:,} |"
         )
-    print("\n| method minus random | " + " | ".join(MEASURES) + " | sequences at equal tokens |")
-    print("| --- |" + " --- |" * (len(MEASURES) + 1))
+    print("\n| method minus random | " + " | ".join((*MEASURES, *EQUAL_TOKENS)) + " |")
+    print("| --- |" + " --- |" * (len(MEASURES) + len(EQUAL_TOKENS)))
     for row in found["differences"]:
         cells = ["{:+.2f} [{:+.2f}, {:+.2f}]".format(*row[label]) for label in MEASURES]
-        cells.append(" against ".join(map(str, row["sequences at equal tokens"])))
+        cells += [" against ".join(map(str, row[label])) for label in EQUAL_TOKENS]
         print(f"| {row['method']} | {' | '.join(cells)} |")
     print("\nJaccard: " + ", ".join(f"{a} / {b} {share:.2f}" for a, b, share in found["overlap"]))
     for row in found["arms"]:

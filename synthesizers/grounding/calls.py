@@ -62,6 +62,8 @@ class Choice(StrEnum):
     """How arguments are chosen."""
 
     EVIDENCE = "evidence"
+    PORTS = "ports"
+    """By evidence, but of earlier answers only what `prefer` names: the ablation of who feeds whom."""
     RANDOM = "random"
     """Any schema-valid values, with the same number of tries: the ablation."""
 
@@ -180,7 +182,8 @@ def _proposed(
     choice: Choice,
 ) -> list[Proposal]:
     results = [rows_of(done.result.text) for done in trial.executed]
-    records = [*_result_records(results), *pool.records]
+    seen = () if choice is Choice.PORTS else _result_records(results)
+    records = [*seen, *pool.records]
     if choice is Choice.RANDOM:
         return random_proposals(tool, records, rng=rng)
     wanted: dict[str, list[Scalar]] = {}

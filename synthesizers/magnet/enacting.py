@@ -23,7 +23,7 @@ from pipeline.environments.blueprint import PlannedCall, PlannedTurn
 from synthesizers.execution import Executed, Trial
 from synthesizers.graph.dependency import SignatureGraph
 from synthesizers.graph.fields import fields_of
-from synthesizers.grounding.calls import GroundedCall, OutputPort, Provenance, ground
+from synthesizers.grounding.calls import Choice, GroundedCall, OutputPort, Provenance, ground
 from synthesizers.grounding.evidence import ValuePool, digest_of
 from synthesizers.grounding.planned import planned_call
 from synthesizers.magnet.paths import CallOrigin, Path, PathCall, PathTurn
@@ -83,6 +83,7 @@ class Stage:
     rng: random.Random
     turns: list[Enacted] = field(default_factory=list)
     dropped: Counter[str] = field(default_factory=Counter)
+    choice: Choice = Choice.EVIDENCE
     links: Counter[str] = field(default_factory=Counter)
     """Of calls that the path says are fed: how many were `planned`, and how many `used` an answer of it."""
     unworkable: set[str] = field(default_factory=set)
@@ -90,13 +91,13 @@ class Stage:
     _made: dict[int, int] = field(default_factory=dict)
     """Key of a call in the path -> its place among all executed calls."""
 
-    async def act(self, planned: PathTurn) -> bool:
+    async def act(self, planned: PathTurn, *, may_finish: bool = False) -> bool:
         """Whether the turn was added; where not, `dropped` says why."""
         before, start = self.trial.state, len(self.trial.executed)
         if self._has_twin(planned):
             self.dropped["ambiguous_tool"] += 1
             return False
-        calls, path_calls = await self._grounded(planned)
+        calls, path_calls = await self._grounded(planned, may_finish=may_finish)
         if not calls or any(has_failed(call.executed) for call in calls):
             self._take_back("failed_result" if calls else "", start)
             return False
@@ -127,6 +128,29 @@ class Stage:
                 return
             await self.act(turn)
 
+    async def close(self, tools: Sequence[ToolSpec], graph: SignatureGraph) -> None:
+        """A last turn with one of the tools that end an episode, where an edge of `graph` leads there and an
+        answer is used."""
+        for tool in tools:
+            feeding = [
+                key
+                for key, place in self._made.items()
+                if graph.edge(self.trial.executed[place].call.name, tool.name) is not None
+            ]
+            if feeding:
+                here, shown = self.graph, self.tools
+                self.graph, self.tools = graph, (*shown, tool)
+                call = PathCall(tool.name, max(self._made) + 1, fed_by=(feeding[-1],), origin=CallOrigin.LONG)
+                if await self.act(PathTurn((call,)), may_finish=True):
+                    return
+                self.graph, self.tools = here, shown
+
+    @property
+    def num_fed(self) -> int:
+        """Calls of the dialogue that use an answer which the path says they use."""
+        pairs = (zip(enacted.path.calls, enacted.turn.calls, strict=True) for enacted in self.turns)
+        return sum(self._is_fed(call, made) for turn in pairs for call, made in turn)
+
     @property
     def dialogue(self) -> list[Turn]:
         """What was said and done so far, as gold says it."""
@@ -149,7 +173,9 @@ class Stage:
         called = {done.call.name for done in self.trial.executed} | {call.name for call in planned.calls}
         return bool(twins_of([call.name for call in planned.calls], self.tools) & called)
 
-    async def _grounded(self, planned: PathTurn) -> tuple[list[GroundedCall], list[PathCall]]:
+    async def _grounded(
+        self, planned: PathTurn, *, may_finish: bool
+    ) -> tuple[list[GroundedCall], list[PathCall]]:
         """The calls of the turn that worked."""
         calls: list[GroundedCall] = []
         path_calls: list[PathCall] = []
@@ -162,7 +188,8 @@ class Stage:
                 rng=self.rng,
                 prefer=self._ports(call),
                 said="\n".join([self.said, *_told(calls)]),
-                may_finish=False,
+                choice=self.choice,
+                may_finish=may_finish,
                 may_ask=True,
             )
             if made is None:

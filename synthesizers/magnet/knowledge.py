@@ -53,6 +53,10 @@ class Knowledge:
         """Of a world's tools those that may stand in a path."""
         return tuple(tool for tool in tools if tool.name not in self.ending | self.unshown)
 
+    def closing(self, tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
+        """Of a world's tools those that end an episode: they may stand at the very end of a path."""
+        return tuple(tool for tool in tools if tool.name in self.ending - self.unshown)
+
     @property
     def graphs(self) -> tuple[SignatureGraph, ...]:
         """The graphs made so far, one per tool set."""

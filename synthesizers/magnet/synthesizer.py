@@ -21,6 +21,7 @@ from data.trajectories import Trajectory
 from data.verdicts import Pair
 from pipeline.environments.blueprint import Blueprint, Expects, PlannedTurn, blueprint_task
 from synthesizers.execution import Trial
+from synthesizers.grounding.calls import Choice
 from synthesizers.grounding.evidence import NUM_CORPUS, make_pool
 from synthesizers.magnet.enacting import Enacted, planned_turn
 from synthesizers.magnet.enacting import Stage as Acting
@@ -57,11 +58,12 @@ class Magnet(Planner):
 
     `steps`: tools of the walk (the paper: 7). `merge` ... `split`: chances of the operations (`Operations`).
     `paths`: paths acted out one after the other until there are as many calls as steps; compare
-    `random_choice` at 1, or later paths make up for what did not work. `min_calls`: fewer make no task.
+    `random_choice` at 1, or later paths make up for what did not work. `min_calls`: fewer make no task, and
+    where the graph has edges, fewer than `min_fed` of them that execution used make none, either.
     `max_tools`: tools shown, where the plan needs no more. `observed`: tasks whose gold is played to learn
     the graph. `negatives`: rollouts per wrong turn with the wrong call as a misleading hint (the paper: 10).
-    `random_choice`: neighbours are drawn at random instead of by edges. Roles: edge_judge, back_translator,
-    forward_translator, error_judge.
+    `random_choice`: edges and ports are drawn at random, and no answer is used but along them. Roles:
+    edge_judge, back_translator, forward_translator, error_judge.
     """
 
     steps: int = STEPS
@@ -74,6 +76,7 @@ class Magnet(Planner):
     irrelevance: float = IRRELEVANCE
     paths: int = PATHS
     min_calls: int = 3
+    min_fed: int = 1
     max_tools: int = 8
     observed: int = 64
     negatives: int = 0
@@ -91,7 +94,15 @@ class Magnet(Planner):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        least_of = {"steps": 1, "paths": 1, "min_calls": 1, "max_tools": 1, "observed": 0, "negatives": 0}
+        least_of = {
+            "steps": 1,
+            "paths": 1,
+            "min_calls": 1,
+            "min_fed": 0,
+            "max_tools": 1,
+            "observed": 0,
+            "negatives": 0,
+        }
         for option, least in least_of.items():
             if getattr(self, option) < least:
                 raise ConfigError(f"{option} must be at least {least}, got {getattr(self, option)}")
@@ -127,19 +138,25 @@ class Magnet(Planner):
             tools = self.knowledge.usable(trial.tools)
             if not tools:
                 return given_up("no_tools", "no tool of this world may stand in a path")
-            graph = await self.knowledge.graph_of(tools)
+            closing = self.knowledge.closing(trial.tools)
+            whole_graph = await self.knowledge.graph_of((*tools, *closing))
             if self.random_choice:
-                graph = graph.rewired(seed=self.seed)
+                whole_graph = whole_graph.rewired(seed=self.seed)
             acting = Acting(
                 trial=trial,
                 tools=tools,
-                graph=graph,
+                graph=without(whole_graph, {tool.name for tool in closing}),
+                choice=Choice.PORTS if self.random_choice else Choice.EVIDENCE,
                 pool=await make_pool(self.environment, base, num_corpus=min(self.observed, NUM_CORPUS)),
                 translator=self.translator,
                 rng=rng,
             )
-            make = self._irrelevant if irrelevant else self._dialogue
-            planned = await make(acting, base, whole)
+            if irrelevant:
+                planned = await self._irrelevant(acting, base, whole)
+            else:
+                await self._acted(acting)
+                await acting.close(closing, whole_graph)
+                planned = await self._dialogue(acting, base, whole)
             self.dropped += acting.dropped
             self.links += acting.links
             return planned
@@ -159,7 +176,8 @@ class Magnet(Planner):
         async for pair in maker.pairs(task, taught):
             yield pair
 
-    async def _dialogue(self, acting: Acting, base: Task, whole: Task) -> Planned:
+    async def _acted(self, acting: Acting) -> None:
+        """Paths acted out one after the other."""
         planned = 0
         for _ in range(self.paths):
             left = self.steps - len(acting.trial.executed)
@@ -169,10 +187,14 @@ class Magnet(Planner):
             path = draw_path(graph, self.operations, steps=left, rng=acting.rng)
             await acting.play(renumbered(path, planned))
             planned += len(path.calls)
+
+    async def _dialogue(self, acting: Acting, base: Task, whole: Task) -> Planned:
         num_calls = len(acting.trial.executed)
         if num_calls < self.min_calls:
             reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(acting.dropped.items()))
-            return given_up("too_few_calls", f"{num_calls} of {planned}; dropped: {reasons or 'none'}")
+            return given_up("too_few_calls", f"{num_calls} calls; dropped: {reasons or 'none'}")
+        if acting.num_fed < self.min_fed and len(acting.graph.edges):
+            return given_up("unconnected", f"{acting.num_fed} of {acting.links['planned']} dependencies used")
         lacking, turns = None, [planned_turn(turn) for turn in acting.turns]
         if acting.rng.random() < self.split:
             lacking = draw_lacking(acting.turns, acting.graph, acting.tools, rng=acting.rng)

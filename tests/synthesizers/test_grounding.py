@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -26,7 +28,7 @@ from synthesizers.grounding.calls import (
     sources_of,
     worked,
 )
-from synthesizers.grounding.evidence import Example, ValuePool, gold_corpus, make_pool
+from synthesizers.grounding.evidence import Example, Record, ValuePool, gold_corpus, make_pool
 from synthesizers.grounding.proposals import proposals
 from synthesizers.grounding.reading import rows_of, shape
 from synthesizers.phrasing.saying import answer_cells
@@ -260,6 +262,32 @@ def test_random_arguments_work_less_often_than_evidence(tasks: list[Task]) -> No
 
     assert asyncio.run(share(Choice.EVIDENCE)) == 10
     assert asyncio.run(share(Choice.RANDOM)) <= 5
+
+
+def test_by_ports_only_a_preferred_answer_is_used(tasks: list[Task]) -> None:
+    task = of_template(tasks, "cheapest")
+
+    async def from_answer(choice: Choice, prefer: dict[str, OutputPort]) -> int:
+        pool = await make_pool(TRAVEL, task, num_corpus=30)
+        bare = replace(pool, records=tuple(r for r in pool.records if not _names_a_flight(r)))
+        found = 0
+        for seed in range(6):
+            async with await Trial.open(TRAVEL, task) as trial:
+                tools = {tool.name: tool for tool in trial.tools}
+                rng = random.Random(seed)
+                assert await ground(trial, tools["flights"], pool, rng=rng) is not None
+                booked = await ground(trial, tools["book"], bare, rng=rng, choice=choice, prefer=prefer)
+                found += booked is not None
+        return found
+
+    port = {"flight": OutputPort(0, "F#")}
+    assert asyncio.run(from_answer(Choice.EVIDENCE, {})) == 6
+    assert asyncio.run(from_answer(Choice.PORTS, {})) == 0
+    assert asyncio.run(from_answer(Choice.PORTS, port)) == 6
+
+
+def _names_a_flight(record: Record) -> bool:
+    return any(re.fullmatch(r"F\d+", str(value)) for _, value in record.values)
 
 
 def test_a_call_that_ends_the_episode_can_be_refused() -> None:

@@ -253,6 +253,47 @@ def test_neighbours_drawn_at_random_feed_each_other_less(renderer: ChatMLRendere
     assert lost[1] > lost[0]
 
 
+def test_without_its_graph_less_comes_out_and_less_feeds(renderer: ChatMLRenderer) -> None:
+    """The ablation: equal base tasks and seed; edges, ports and what uses an earlier answer at random."""
+    runs = [
+        synthesized(renderer, "travel_desk", 20, irrelevance=0.0, paths=1, random_choice=randomly)
+        for randomly in (False, True)
+    ]
+    assert len(runs[0].tasks) > len(runs[1].tasks)
+    flows = [{flow for _, plan in run.dialogues() if (flow := _flow(plan))} for run in runs]
+    assert len(flows[0]) > 1.5 * len(flows[1])
+    assert any(verdict.reason == "unconnected" for verdict in runs[1].verdicts)
+
+
+def _flow(plan: Blueprint) -> tuple[str, ...]:
+    """What feeds what, in order."""
+    made = (call for turn in plan.turns for call in turn.calls)
+    return tuple(
+        f"{source.of.split('#')[0]} > {one.name}"
+        for one in made
+        for source in one.sources
+        if source.provenance == "output"
+    )
+
+
+def test_a_dialogue_in_which_nothing_feeds_anything_is_given_up(renderer: ChatMLRenderer) -> None:
+    run = synthesized(renderer, "travel_desk", 3, irrelevance=0.0, min_fed=99)
+    assert [verdict.reason for verdict in run.verdicts] == ["unconnected"] * 3 and not run.tasks
+    kept = synthesized(renderer, "travel_desk", 12, irrelevance=0.0)
+    assert all(_flow(plan) for _, plan in kept.dialogues())
+
+
+def test_what_ends_an_episode_may_end_a_dialogue(renderer: ChatMLRenderer) -> None:
+    """On sql_desk the one tool that an answer feeds as a whole is the one that hands the answer in."""
+    run = synthesized(renderer, "sql_desk", 12, irrelevance=0.0)
+    plans = [plan for _, plan in run.dialogues()]
+    names = [[call.name for turn in plan.turns for call in turn.calls] for plan in plans]
+    ends = [place for place, made in enumerate(names) if "answer" in made]
+    assert ends and all(names[place].index("answer") == len(names[place]) - 1 for place in ends)
+    assert all("query > answer" in _flow(plans[place]) for place in ends)
+    assert all(trajectory.success for trajectory in run.trajectories)
+
+
 @pytest.mark.parametrize(
     ("text", "failed"),
     [
