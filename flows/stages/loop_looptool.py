@@ -45,6 +45,8 @@ WEAKNESS = "weakness.json"
 """The seeds' table of a round: mastered steps by capability, weakest first."""
 _EVERY = 200
 """Rows between two status lines."""
+GOLD = "gold"
+"""Name of the policy of what gold plays."""
 Work = Callable[[], Awaitable[dict[str, int]]]
 
 
@@ -149,7 +151,9 @@ class _Round:
         """What the policy generated for the round's data."""
         found = sum(len(row.token_ids) for row in self.probes())
         found += sum(row.sampled_tokens for row in self.repairs())
-        return found + sum(row.usage.generated_tokens for row in self.store.trajectories())
+        # What gold says in a variant was rendered, not sampled.
+        sampled = (row for row in self.store.trajectories() if row.policy.name != GOLD)
+        return found + sum(row.usage.generated_tokens for row in sampled)
 
     def probes(self) -> list[Probe]:
         """All probes there are."""
@@ -179,20 +183,16 @@ class _Round:
             )
             async with aclosing(probing) as made:
                 async for row in made:
-                    if row.verdict is ProbeVerdict.INFRA and row.reason.startswith("EngineError"):
+                    if row.verdict is ProbeVerdict.INFRA:
                         broken.append(row.reason)
-                        continue
-                    log.append(row.step_id, row)
-                    self._count("probed", len(log.keys))
-            if broken:
-                raise EngineError(
-                    f"{len(broken)} probes were broken by infrastructure; the first: {broken[0]}. "
-                    f"The same command tries them again"
-                )
+                    else:
+                        log.append(row.step_id, row)
+                        self._count("probed", len(log.keys))
+            _refuse_broken("probes", broken)
             return _by_name(ProbeVerdict, (row.verdict for row in log.rows()))
 
     async def _repair(self) -> dict[str, int]:
-        work, chats = self.work, self._chats()
+        work, chats, broken = self.work, self._chats(), []
         await work.act_with(self.kept)
         names = (name for name in sorted(work.recipe.loop.chats) if fnmatchcase(name, JUDGES))
         with RowLog(self.store.root / REPAIRS, Repair) as log:
@@ -213,9 +213,13 @@ class _Round:
             )
             async with aclosing(repairing) as made:
                 async for row in made:
-                    log.append(row.step_id, row)
-                    self._count("judged", len(log.keys))
+                    if row.is_broken:
+                        broken.append(row.analysis)
+                    else:
+                        log.append(row.step_id, row)
+                        self._count("judged", len(log.keys))
             await chats.close()
+            _refuse_broken("verdicts on labels", broken)
             return _by_name(LabelVerdict, (row.verdict for row in log.rows()))
 
     async def _expand(self) -> dict[str, int]:
@@ -299,6 +303,15 @@ class _Round:
     def _count(self, what: str, number: int) -> None:
         if number % _EVERY == 0:
             self.say(f"{number} steps {what}")
+
+
+def _refuse_broken(what: str, broken: Sequence[str]) -> None:
+    """EngineError where infrastructure broke some."""
+    if broken:
+        raise EngineError(
+            f"{len(broken)} {what} were broken by infrastructure; the first: {broken[0]}. "
+            f"The same command tries them again"
+        )
 
 
 def _by_name(names: type[StrEnum], found: Iterable[StrEnum]) -> dict[str, int]:

@@ -7,7 +7,7 @@ import json
 import multiprocessing
 import re
 import signal
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,17 +16,21 @@ from xml.etree import ElementTree
 import pytest
 
 from data.store import Store
+from flows.stages import loop_looptool, loop_round
 from flows.stages import run as runs_
 from flows.stages.loop import content_digest, improve
 from flows.stages.loop_round import POINTS, LoopWork
+from flows.stages.loop_rows import RowLog
 from flows.stages.loop_table import loop_curves, row_markdown
 from flows.stages.policy import LivePolicy, open_policy
 from flows.stages.progress import silent
 from flows.stages.recipe import parse_recipe
 from flows.stages.scripted import ScriptedPolicy
 from pipeline.engines.base import Completion, Sampling
+from pipeline.errors import EngineError
 from rl.models import checkpoint_digest
 from rl.results import finished_result
+from synthesizers.looptool.probing import Probe, ProbeVerdict
 from tests.flows.lab import Done, trajsmith, write_recipe
 from tests.tiny import make_tiny_model
 
@@ -143,6 +147,19 @@ def test_again_does_nothing_and_says_the_same(finished: tuple[Path, Done]) -> No
     first, second = json.loads(done.out), json.loads(again.out)
     assert first | {"seconds": 0} == second | {"seconds": 0}
     assert second["digest"] == content_digest(root)
+
+
+def test_work_without_its_manifests_is_found_again(finished: tuple[Path, Done]) -> None:
+    """Every arrow as if it had been killed between its last row and its manifest, all at once."""
+    folder, done = finished
+    manifests = list((folder / "runs" / "loop" / "rounds").glob("*/*/manifests/*.json"))
+    assert len(manifests) == 2 + 2 * (6 + 2 + 3)
+    for path in manifests:
+        path.unlink()
+    again = trajsmith("loop", folder / "recipe.yaml", "--runs", folder / "runs", "--json")
+    assert again.code == 0 and "train step" not in again.err
+    assert json.loads(again.out)["digest"] == json.loads(done.out)["digest"]
+    assert all(path.is_file() for path in manifests)
 
 
 def test_held_out_tasks_are_read_once(finished: tuple[Path, Done]) -> None:
@@ -337,6 +354,29 @@ def test_it_stops_where_there_is_nothing_left_to_learn(model: Path, tmp_path: Pa
     assert row["stopped"] == "mastered" and [each["round"] for each in row["rounds"]] == [0]
     assert loop_curves(row) == (), "there is nothing to draw"
     assert "| 0 | start |" in row_markdown(row)
+
+
+def test_broken_probes_stop_the_round_and_are_tried_again(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = loop_looptool.probe
+
+    async def flaky(*rows: Any, **options: Any) -> AsyncGenerator[Probe]:
+        async for row in real(*rows, **options):
+            broken = row.turn == 1 and not options["done"]
+            changes = {"verdict": ProbeVerdict.INFRA, "reason": "EngineError: gone for a moment"}
+            yield row.model_copy(update=changes) if broken else row
+
+    monkeypatch.setattr(loop_looptool, "probe", flaky)
+    small: dict[str, Any] = {"rounds": 1, "arms": [], "seeds": {"synthesizer": "demonstration", "tasks": 3}}
+    with pytest.raises(EngineError, match="3 probes were broken by infrastructure; the first: EngineError"):
+        asyncio.run(improved(model, tmp_path, lambda folder: 0.3, **small))
+    with RowLog(tmp_path / "loop" / "rounds" / "1" / "looptool" / "probes.log", Probe) as log:
+        assert log.keys and all(not key.endswith("#1") for key in log.keys)
+    asyncio.run(improved(model, tmp_path, lambda folder: 0.3, **small))
+    with Store.open(tmp_path / "loop" / "rounds" / "1" / "looptool") as store:
+        counts = loop_round.counts_of(store, "probe")
+    assert counts["infra"] == 0 and sum(counts.values()) == 6
 
 
 # --- what is refused before anything is made ----------------------------------------------------------------
