@@ -9,13 +9,15 @@ trajectories it names beside it. Not covered: the kinds, the weakness test and t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+from data.errors import TrajsmithError
 from data.files import write_atomically
 from data.media import MediaStore
+from data.messages import ToolSpec, Turn
 from data.store import Store
 from data.tasks import Task
 from data.trajectories import Trajectory
@@ -24,9 +26,10 @@ from flows.stages.show import renderer_of
 from pipeline.diagnosis.diagnose import Diagnosis, diagnose
 from pipeline.diagnosis.gold import GoldBook
 from pipeline.environments.base import Environment
-from pipeline.environments.play import play_turns
+from pipeline.environments.play import make_trajectory, play_turns
 from pipeline.environments.registry import load_environment
 from pipeline.reporting.diagnosis import write_diagnosis
+from synthesizers.worlds import plannable
 
 EVALUATION = "evaluation.json"
 """The summary beside the episodes of a finished evaluation."""
@@ -79,21 +82,35 @@ def save_diagnosis(store: Store, found: Diagnosed) -> Path:
 
 
 async def gold_book(environment: Environment, tasks: Iterable[Task], *, say: Say = silent) -> GoldBook:
-    """Every task with what its gold plays; raises what the environment raises."""
-    book = GoldBook()
+    """Every task with what its gold plays; where that does not score 1, gold is not known, and it is said."""
+    book, world, unknown = GoldBook(), plannable(environment), 0
     with TemporaryDirectory(prefix="trajsmith-diagnose-") as folder:
         if hasattr(environment, "media"):
             environment.media = MediaStore(Path(folder))
         for number, task in enumerate(tasks, start=1):
-            session = await environment.open(task)
             try:
-                tools = session.tools
-                book.add(task, await play_turns(session, task, environment.gold(task)), tools=tools)
-            finally:
-                await session.close()
+                turns, tools = await _played(world, task)
+            except TrajsmithError:
+                turns, tools = None, ()
+            book.add(task, turns, tools=tools)
+            unknown += turns is None
             if number % _SAY_EVERY == 0:
                 say(f"gold of {number:,} tasks played")
+    if unknown:
+        say(f"gold of {unknown:,} tasks does not score 1 here: of them only what they declare is known")
     return book
+
+
+async def _played(environment: Environment, task: Task) -> tuple[Sequence[Turn] | None, tuple[ToolSpec, ...]]:
+    """Gold's dialogue (None where it does not score 1) and the tools that the task's prompt shows."""
+    session = await environment.open(task)
+    try:
+        tools = session.tools
+        turns = await play_turns(session, task, environment.gold(task))
+        reward = await session.verify(make_trajectory(environment, task, turns, seed=0))
+        return turns if reward.total >= 1 else None, tools
+    finally:
+        await session.close()
 
 
 async def _diagnose(store: Store, environment: Environment, say: Say) -> Diagnosis:

@@ -151,10 +151,10 @@ def _name(model: MixedModel) -> dict[int, float]:
         if size > max(1, len(named)) and max(adjusted.values()) < LEVEL:
             named = adjusted
     while len(named) < count:
-        members = sorted(named)
-        found = {_strongest(model, members, outside=outside) for outside in (False, True)}
+        before = sorted(named)
+        found = {_strongest(model, before, outside=outside) for outside in (False, True)}
         tested = {
-            each: _p_values(model, (*members, each), Scale.LOG_ODDS)[each]
+            each: _p_values(model, (*before, each), Scale.LOG_ODDS)[each]
             for each in found
             if each is not None
         }

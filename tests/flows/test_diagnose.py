@@ -1,0 +1,56 @@
+"""The diagnosis stage: gold is played once and never trusted, and what is written is complete."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from itertools import islice
+from pathlib import Path
+
+from data.store import Store
+from flows.stages.diagnose import diagnose_run, gold_book, save_diagnosis
+from pipeline.environments.registry import load_environment
+from tests.flows.lab import recipe, trajsmith, write_recipe
+
+
+def test_gold_that_does_not_score_or_breaks_is_not_known_and_said() -> None:
+    for factory in ("wrong_gold", "torn_gold"):
+        environment = load_environment(f"tests.flows.lab:{factory}")
+        tasks = list(islice(environment.tasks("train"), 3))
+        lines: list[str] = []
+        book = asyncio.run(gold_book(environment, tasks, say=lines.append))
+        assert [book.turns(task.task_id) for task in tasks] == [None] * 3
+        assert book.capabilities(tasks[0].task_id) == ("environment:counter", "tag:call")
+        assert lines == ["gold of 3 tasks does not score 1 here: of them only what they declare is known"]
+
+
+def test_gold_gives_capabilities_with_the_schemas_the_prompt_shows() -> None:
+    environment = load_environment("counter")
+    task = next(iter(environment.tasks("train")))
+    book = asyncio.run(gold_book(environment, [task]))
+    names = book.capabilities(task.task_id)
+    assert names is not None and {"tag:call", "environment:counter"} < set(names)
+    assert any(name.startswith("tool:") for name in names)
+
+
+def test_page_json_and_examples_are_written(workplace: Path, tokenizer: Path) -> None:
+    assert trajsmith("synth", write_recipe(workplace, recipe(tokenizer)), "rollouts").code == 0
+    with Store.open(Path("runs/small")) as store:
+        found = asyncio.run(diagnose_run(store))
+        assert found is not None and found.of_what == "all trajectories of the run"
+        page = save_diagnosis(store, found)
+    assert page == Path("runs/small/report/diagnosis.html")
+    written = json.loads(page.with_suffix(".json").read_text())
+    assert written == found.diagnosis.model_dump(mode="json")
+    pages = {path.stem for path in (page.parent / "trajectories").iterdir()}
+    assert pages == set(found.diagnosis.shown_ids)
+    for key in pages:
+        text = (page.parent / "trajectories" / f"{key}.html").read_text()
+        assert ('class="span generated"' in text and "&lt;tool_call&gt;" in text) or "cannot" in text
+
+
+def test_the_command_prints_what_it_found(workplace: Path, tokenizer: Path) -> None:
+    path = write_recipe(workplace, recipe(tokenizer))
+    assert trajsmith("synth", path, "demonstrations").code == 0
+    done = trajsmith("diagnose", "runs/small")
+    assert done.code == 0 and "weak capabilities" in done.out and "written: runs/small/report" in done.out
