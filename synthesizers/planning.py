@@ -31,6 +31,7 @@ from data.errors import ConfigError
 from data.tasks import Task
 from data.trajectories import Trajectory
 from data.verdicts import Pair, Verdict
+from pipeline.checks.options import check_least
 from pipeline.engines.base import Engine, Sampling
 from pipeline.environments.base import Environment
 from pipeline.environments.play import play
@@ -92,9 +93,7 @@ class Planner(ABC):
     """Roles that chats may play; `judge_*` stands for judge_1, judge_2, ..."""
 
     def __post_init__(self) -> None:
-        for option in ("plans", "k"):
-            if getattr(self, option) < 1:
-                raise ConfigError(f"{option} must be at least 1, got {getattr(self, option)}")
+        check_least(self, {"plans": 1, "k": 1})
         if self.teacher not in ("gold", "policy", "hinted"):
             raise ConfigError(f"teacher is gold, policy or hinted, got {self.teacher!r}")
         self.environment = plannable(self.environment, deadlines=self.settings.deadlines)

@@ -18,6 +18,7 @@ from data import canonical
 from data.errors import ConfigError
 from data.tasks import Task
 from data.trajectories import Policy, Trajectory, make_group_id, make_trajectory_id
+from pipeline.checks.options import check_least
 from pipeline.engines.base import Engine, Sampling
 from pipeline.environments.base import Environment
 from pipeline.renderers.base import Renderer
@@ -48,9 +49,7 @@ class RejectionSampling:
     name: str = "rejection_sampling"
 
     def __post_init__(self) -> None:
-        for option in ("k", "wave", "tasks_at_once"):
-            if getattr(self, option) < 1:
-                raise ConfigError(f"{option} must be at least 1, got {getattr(self, option)}")
+        check_least(self, {"k": 1, "wave": 1, "tasks_at_once": 1})
         if self.enough_skeletons is not None and self.enough_skeletons < 1:
             raise ConfigError(f"enough_skeletons must be at least 1 or None, got {self.enough_skeletons}")
 

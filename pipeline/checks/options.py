@@ -3,7 +3,7 @@
 Decides for parameters annotated with plain types, paths, literals, sequences and mappings of them, unions,
 and for mappings that stand for a dataclass. A class that passes `**options` on is asked for those of its
 bases, too. Whatever else an annotation says (a Chat, a type variable) is taken to be an object: plain values
-do not stand for one. Not covered: ranges, which the class checks itself.
+do not stand for one. Ranges a class checks itself when it is made: `check_least` and `check_shares`.
 """
 
 from __future__ import annotations
@@ -43,6 +43,20 @@ def check_options(taker: Callable[..., Any], options: Mapping[str, Any], *, wher
             _check_simple(annotation, value, where=f"{where}.{name}")
         elif not _fits(annotation, value):
             raise ConfigError(f"{where}.{name} must be {_described(annotation)}; got {value!r:.200}")
+
+
+def check_least(holder: object, least: Mapping[str, float]) -> None:
+    """ConfigError names the first attribute of `holder` that is below its least value."""
+    for name, bound in least.items():
+        if getattr(holder, name) < bound:
+            raise ConfigError(f"{name} must be at least {bound}, got {getattr(holder, name)}")
+
+
+def check_shares(holder: object, *names: str) -> None:
+    """ConfigError names the first attribute of `holder` that is no share: between 0 and 1."""
+    for name in names:
+        if not 0.0 <= getattr(holder, name) <= 1.0:
+            raise ConfigError(f"{name} is a share between 0 and 1, got {getattr(holder, name)}")
 
 
 def taken(taker: Callable[..., Any]) -> dict[str, inspect.Parameter]:

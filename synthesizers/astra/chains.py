@@ -24,6 +24,7 @@ from filters.astra_judges import JUDGES as SCORE_JUDGES
 from filters.astra_parts import FailedCall
 from filters.astra_score import scored
 from pipeline.chat.base import Chat
+from pipeline.checks.options import check_least, check_shares
 from pipeline.environments.blueprint import Blueprint, PlannedTurn, blueprint_task
 from synthesizers.astra.chains_execution import FAILURES, is_dependent, run_chain
 from synthesizers.astra.chains_graph import MAX_LENGTH, Chain, random_chain
@@ -78,19 +79,10 @@ class AstraChains(Planner):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.failures <= 1 or not 0 <= self.server_only <= 1:
-            raise ConfigError(
-                f"failures and server_only are shares between 0 and 1, got {self.failures} and "
-                f"{self.server_only}"
-            )
-        least = {"distractors": 0, "proposals": 1, "observed": 1}
-        low = [f"{name}={getattr(self, name)}" for name, one in least.items() if getattr(self, name) < one]
-        if self.candidates not in ("walks", "paths") or low:
-            raise ConfigError(
-                f"candidates is walks or paths, distractors at least 0, proposals and observed at least 1; "
-                f"got {', '.join([f'candidates={self.candidates!r}', *low])}"
-            )
-
+        check_shares(self, "failures", "server_only")
+        check_least(self, {"distractors": 0, "proposals": 1, "observed": 1})
+        if self.candidates not in ("walks", "paths"):
+            raise ConfigError(f"candidates is walks or paths, got {self.candidates!r}")
         if len(self._readers()) == 1:
             raise ConfigError(
                 f"a majority needs more readers than one: name chain_reader_1 to chain_reader_{READERS} in "

@@ -27,6 +27,7 @@ from pydantic import ValidationError
 from data import canonical
 from data.files import write_atomically
 from data.tasks import Task
+from pipeline.checks.options import check_least
 from pipeline.environments.question_dag.dag import QuestionDag
 from pipeline.environments.question_dag.items import Item, MadeCall, MadeTool
 from pipeline.environments.question_dag.similarity import Distractors
@@ -189,10 +190,7 @@ class AstraEnvironments(Planner):
     def __post_init__(self) -> None:
         super().__post_init__()
         keep_top([], share=self.kept_share)
-        least_of = {"hops": 1, "inner_tries": 1, "outer_tries": 1, "merge_tries": 0, "irrelevant": 0}
-        for option, least in least_of.items():
-            if getattr(self, option) < least:
-                raise ConfigError(f"{option} must be at least {least}, got {getattr(self, option)}")
+        check_least(self, {"hops": 1, "inner_tries": 1, "outer_tries": 1, "merge_tries": 0, "irrelevant": 0})
         if self.environment.name != NAME:
             raise ConfigError(f"{self.name} needs the environment {NAME}, got {self.environment.name}")
         if self.random_choice:

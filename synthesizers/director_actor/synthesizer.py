@@ -19,6 +19,7 @@ from data.tasks import Task
 from data.trajectories import Policy, Trajectory, make_group_id, make_trajectory_id
 from data.verdicts import Verdict
 from pipeline.chat.base import Chat
+from pipeline.checks.options import check_least, check_shares
 from pipeline.environments.direction import Review
 from synthesizers.director_actor.actors import MANNERS, Actor, ChatActor, ScriptedActor
 from synthesizers.director_actor.checks import MAX_LINES, MIN_LINES
@@ -86,13 +87,8 @@ class DirectorActor(Planner):
         if self.start not in ("task", "persona", "mixed"):
             raise ConfigError(f"start is task, persona or mixed, got {self.start!r}")
         positive = ("max_goals", "actors", "candidates", "min_lines", "max_lines", "gold_tasks")
-        for option in (*positive, "rounds", "max_replans"):
-            least = int(option in positive)
-            if getattr(self, option) < least:
-                raise ConfigError(f"{option} must be at least {least}, got {getattr(self, option)}")
-        for option in ("faults", "recombine"):
-            if not 0.0 <= getattr(self, option) <= 1.0:
-                raise ConfigError(f"{option} is a share between 0 and 1, got {getattr(self, option)}")
+        check_least(self, dict.fromkeys(positive, 1) | {"rounds": 0, "max_replans": 0})
+        check_shares(self, "faults", "recombine")
         self._library = Library(self.environment, num_episodes=self.gold_tasks)
         self._policies = [policy for named in self.policies for policy in load_policies(named)]
         self._judges = self._committee() if self.strict else []

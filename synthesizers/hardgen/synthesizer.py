@@ -22,6 +22,7 @@ from data.errors import ConfigError
 from data.tasks import Task
 from data.trajectories import Trajectory
 from data.verdicts import Verdict
+from pipeline.checks.options import check_least
 from pipeline.environments.blueprint import Blueprint, PlannedTurn, blueprint_task
 from synthesizers.grounding.calls import OutputPort
 from synthesizers.grounding.evidence import NUM_CORPUS, make_pool
@@ -85,9 +86,8 @@ class HardGen(Planner):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for option in ("min_calls", "max_calls", "max_tools", "observed", "max_tries"):
-            if getattr(self, option) < 1:
-                raise ConfigError(f"{option} must be at least 1, got {getattr(self, option)}")
+        positive = ("min_calls", "max_calls", "max_tools", "observed", "max_tries")
+        check_least(self, dict.fromkeys(positive, 1))
         if not self.min_calls <= self.max_calls <= MAX_CALLS:
             raise ConfigError(
                 f"min_calls {self.min_calls} and max_calls {self.max_calls}: "
@@ -103,7 +103,7 @@ class HardGen(Planner):
                 "or write teacher: hinted for the policy to reason with hints"
             )
         self.failure_set: FailureSet | None = None
-        self.plans_made: dict[str, Plan] = {}
+        self.plans_made: dict[str, Plan] = {}  # two plans of one base may come to the same task
         self.graphs = Graphs(environment=self.environment, observed=self.observed, seed=self.seed)
         self._is_prepared = False
 
@@ -284,7 +284,7 @@ class HardGen(Planner):
     ) -> AsyncIterator[Trajectory | Verdict]:
         """The record of the plan, and the verdict on its reasoning where that failed."""
         assert planned.task is not None
-        plan = self.plans_made.pop(planned.task.task_id)
+        plan = self.plans_made[planned.task.task_id]
         if plan.failure is not None:
             yield plan.failure
         yield planned_verdict(planned.task, plan, filter_=self.name)

@@ -24,6 +24,7 @@ from data.store import Store
 from data.tasks import Task
 from data.trajectories import Origin, Trajectory, make_group_id
 from data.verdicts import Verdict
+from pipeline.checks.options import check_least
 from pipeline.engines.base import Engine
 from pipeline.environments.base import Environment
 from pipeline.environments.blueprint import read_blueprint, result_digest
@@ -89,9 +90,7 @@ class Hindsight:
     )
 
     def __post_init__(self) -> None:
-        for option in ("goals", "max_calls"):
-            if getattr(self, option) < 1:
-                raise ConfigError(f"{option} must be at least 1, got {getattr(self, option)}")
+        check_least(self, {"goals": 1, "max_calls": 1})
         if self.of == self.name:
             raise ConfigError(f"of: {self.of} would read what it made itself; name another synthesizer")
         for kind in self.memory:

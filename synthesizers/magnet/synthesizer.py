@@ -14,11 +14,11 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from data.errors import ConfigError
 from data.messages import ToolSpec
 from data.tasks import Task
 from data.trajectories import Trajectory
 from data.verdicts import Pair
+from pipeline.checks.options import check_least, check_shares
 from pipeline.environments.blueprint import Blueprint, Expects, PlannedTurn, blueprint_task
 from synthesizers.execution import Trial
 from synthesizers.grounding.calls import Choice
@@ -94,20 +94,9 @@ class Magnet(Planner):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        least_of = {
-            "steps": 1,
-            "paths": 1,
-            "min_calls": 1,
-            "min_fed": 0,
-            "max_tools": 1,
-            "observed": 0,
-            "negatives": 0,
-        }
-        for option, least in least_of.items():
-            if getattr(self, option) < least:
-                raise ConfigError(f"{option} must be at least {least}, got {getattr(self, option)}")
-        if not 0.0 <= self.irrelevance <= 1.0:
-            raise ConfigError(f"irrelevance is a share between 0 and 1, got {self.irrelevance}")
+        check_least(self, {"steps": 1, "paths": 1, "min_calls": 1, "max_tools": 1})
+        check_least(self, {"min_fed": 0, "observed": 0, "negatives": 0})
+        check_shares(self, "irrelevance")
         self.operations = Operations(
             merge=self.merge,
             insert=self.insert,

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 import pytest
 
 from data.errors import ConfigError
-from pipeline.checks.options import check_options
+from pipeline.checks.options import check_least, check_options, check_shares
 
 
 @dataclass
@@ -106,3 +106,13 @@ def test_a_wrong_type_is_named(options: dict[str, Any], said: str) -> None:
 def test_options_that_are_passed_on_are_checked_as_well() -> None:
     with pytest.raises(ConfigError, match=r"x.size: Input should be a valid integer; got 'a'"):
         check_options(Passes, {"name": "n", "size": "a", "unknown": 1}, where="x")
+
+
+def test_ranges_name_the_attribute_the_bound_and_the_value() -> None:
+    inner = Inner(rank=0)
+    check_least(inner, {"rank": 0})
+    with pytest.raises(ConfigError, match="rank must be at least 1, got 0"):
+        check_least(inner, {"rank": 1})
+    check_shares(inner, "rank")
+    with pytest.raises(ConfigError, match="rank is a share between 0 and 1, got 8"):
+        check_shares(Inner(), "rank")

@@ -336,7 +336,7 @@ def test_a_hint_per_turn_names_the_tools_and_is_left_out_of_the_task(
 
 def test_impossible_options_are_named(desk: Environment, renderer: ChatMLRenderer) -> None:
     for options, message in (
-        ({"failures": 1.5}, "shares between 0 and 1"),
+        ({"failures": 1.5}, "failures is a share between 0 and 1"),
         ({"candidates": "all"}, "walks or paths"),
         ({"distractors": -1}, "at least 0"),
         ({"chats": {"chain_reader_1": ScriptedChat([])}}, "more readers than one"),
