@@ -140,8 +140,12 @@ async def find_failures(
     two share no task.
     """
     tasks: dict[str, Task] = {}
-    first, second = (_rollouts(setting, store, tasks, without) for setting in failures)
+    (one_policy, first), (other_policy, second) = (
+        _rollouts(setting, store, tasks, without) for setting in failures
+    )
     labels = _label(failures[0]), _label(failures[1])
+    if one_policy == other_policy:
+        raise ConfigError(f"failures: {labels[0]} and {labels[1]} are one policy, {one_policy}. {_NEEDED}")
     common = sorted(first.keys() & second.keys())
     if not common:
         raise ConfigError(
@@ -166,8 +170,10 @@ async def find_failures(
     return FailureSet(labels, probed, share)
 
 
-def _rollouts(setting: Setting, store: Stored, tasks: dict[str, Task], without: str) -> Rollouts:
-    """A policy's rollouts by task; the tasks are added to `tasks`."""
+def _rollouts(
+    setting: Setting, store: Stored, tasks: dict[str, Task], without: str
+) -> tuple[tuple[str, str], Rollouts]:
+    """A policy (name and weights) and its rollouts by task; the tasks are added to `tasks`."""
     found: Rollouts = defaultdict(list)
     seen: set[tuple[str, str]] = set()
     others: set[str] = set()
@@ -195,7 +201,7 @@ def _rollouts(setting: Setting, store: Stored, tasks: dict[str, Task], without: 
             f"failures: {_label(setting)} has rollouts with several weights ({digests}); name one: "
             f"{{policy: {_policy(setting)!r}, weights: ...}}"
         )
-    return dict(found)
+    return seen.pop(), dict(found)
 
 
 @contextmanager

@@ -120,6 +120,14 @@ def test_what_cannot_be_probed_is_said(travel: Environment) -> None:
         found(travel, apart, {"policy": BOTH[0], "weights": "w1"}, BOTH[1])
 
 
+def test_one_policy_by_two_names_is_one_policy(travel: Environment) -> None:
+    store = shelf(travel, {BOTH[0]: {"book"}, BOTH[1]: {"book"}}, count=4)
+    with pytest.raises(ConfigError, match="are one policy"):
+        found(travel, store, BOTH[0], {"policy": BOTH[0]})
+    with pytest.raises(ConfigError, match="are one policy"):
+        found(travel, store, {"policy": BOTH[0], "weights": "w1"}, {"policy": BOTH[0], "weights": "w"})
+
+
 def test_held_out_tasks_are_no_probes(travel: Environment) -> None:
     store = shelf(travel, {BOTH[0]: {"book"}, BOTH[1]: {"book"}}, count=4, split="heldout")
     with pytest.raises(ConfigError, match="training on the test"):

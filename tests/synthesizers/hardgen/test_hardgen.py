@@ -110,6 +110,13 @@ def test_plans_are_a_function_of_seed_and_base(renderer: ChatMLRenderer, travel:
     assert {task.task_id for task in other.tasks}.isdisjoint({task.task_id for task in travel.tasks})
 
 
+def test_plans_of_one_base_that_come_to_the_same_task_are_no_error(renderer: ChatMLRenderer) -> None:
+    made = run(renderer, "travel_desk", 2, targets={"flights"}, observed=48, plans=6)
+    planned = [verdict for verdict in made.verdicts if verdict.keep]
+    assert len(made.tasks) + len(made.verdicts) - len(planned) == 12
+    assert len(planned) == len(made.tasks) and len({task.task_id for task in made.tasks}) > 1
+
+
 def test_other_failures_make_other_tasks(renderer: ChatMLRenderer, travel: Run) -> None:
     moved = run(renderer, "travel_desk", 4, step=12, targets={"cancel", "upgrade"}, observed=48)
     assert {plan["target"] for plan in moved.plans.values()} <= {"cancel", "upgrade"}
