@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from itertools import islice
 from pathlib import Path
 
+import pytest
+
 from data.store import Store
 from flows.stages.diagnose import diagnose_run, gold_book, save_diagnosis
+from flows.stages.evaluate import Evaluation
+from flows.stages.progress import silent
+from flows.stages.recipe import Recipe
 from pipeline.environments.registry import load_environment
 from tests.flows.lab import recipe, trajsmith, write_recipe
 
@@ -54,3 +61,34 @@ def test_the_command_prints_what_it_found(workplace: Path, tokenizer: Path) -> N
     assert trajsmith("synth", path, "demonstrations").code == 0
     done = trajsmith("diagnose", "runs/small")
     assert done.code == 0 and "weak capabilities" in done.out and "written: runs/small/report" in done.out
+
+
+def test_the_flow_publishes_the_diagnosis(
+    workplace: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The evaluation flow's own body, without a Prefect server."""
+    from flows import evaluation as flow
+    from flows.stages import verbs
+
+    tables: dict[str, str] = {}
+
+    async def publish(loaded: Recipe, what: str, markdown: str) -> None:
+        tables[what] = markdown
+
+    async def evaluate(loaded: Recipe, model: str, name: str, runs: Path, url: str) -> Evaluation:
+        return await verbs.run_evaluation(loaded, model, name=name, runs=runs, url=url, say=silent)
+
+    @asynccontextmanager
+    async def alone(loaded: Recipe, runs: Path) -> AsyncIterator[None]:
+        yield
+
+    monkeypatch.setattr(flow, "publish_table", publish)
+    monkeypatch.setattr(flow, "evaluate", evaluate)
+    monkeypatch.setattr(flow, "one_flow_per_run", alone)
+    monkeypatch.setattr(flow, "say", lambda: silent)
+    path = write_recipe(workplace, recipe(tokenizer))
+    assert trajsmith("synth", path, "demonstrations").code == 0
+    asyncio.run(flow.evaluation.fn(path))
+    assert tables["diagnosis"].startswith("| capability | success | failures |\n| --- | --- | --- |\n| all |")
+    assert "| tag:call |" in tables["diagnosis"]
+    assert Path("runs/small/report/diagnosis.html").is_file()
