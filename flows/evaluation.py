@@ -31,6 +31,6 @@ async def evaluation(recipe: Path, runs: Path = RUNS, model: str = "", name: str
     with Store.open(runs / loaded.name) as store:
         diagnosed = await diagnose_run(store, say=say())
         if diagnosed is not None:
-            save_diagnosis(store, diagnosed)
+            save_diagnosis(store, diagnosed, say=say())
     if diagnosed is not None:
         await publish_table(loaded, "diagnosis", diagnosis_markdown(diagnosed.diagnosis))

@@ -19,12 +19,13 @@ def diagnose(run: RunArgument, as_json: JsonOption = False) -> None:
     from pipeline.errors import ConfigError
 
     with Store.open(run) as store:
-        found = asyncio.run(examine(store, say=StatusLines()))
+        say = StatusLines()
+        found = asyncio.run(examine(store, say=say))
         if found is None:
             raise ConfigError(
                 f"{run} holds no trajectories to diagnose; run `trajsmith eval` or `synth` first"
             )
-        page = save_diagnosis(store, found)
+        page = save_diagnosis(store, found, say=say)
     if as_json:
         print_json(found.diagnosis.model_dump(mode="json"))
         return

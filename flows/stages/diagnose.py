@@ -14,6 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+from pydantic import ValidationError
+
 from data.errors import TrajsmithError
 from data.files import write_atomically
 from data.media import MediaStore
@@ -29,6 +31,7 @@ from pipeline.environments.base import Environment
 from pipeline.environments.play import make_trajectory, play_turns
 from pipeline.environments.registry import load_environment
 from pipeline.reporting.diagnosis import write_diagnosis
+from pipeline.reporting.view import Decode
 from synthesizers.worlds import plannable
 
 EVALUATION = "evaluation.json"
@@ -61,8 +64,11 @@ async def diagnose_run(store: Store, *, say: Say = silent) -> Diagnosed | None:
     return None
 
 
-def save_diagnosis(store: Store, found: Diagnosed) -> Path:
-    """Write the page, its JSON and the pages of the trajectories that it names; returns the page's path."""
+def save_diagnosis(store: Store, found: Diagnosed, *, say: Say = silent) -> Path:
+    """Write the page, its JSON and the pages of the trajectories that it names; returns the page's path.
+
+    Where the run's tokenizer cannot be loaded, tokens are shown as ids, and it is said.
+    """
 
     def load(trajectory_id: str) -> Trajectory | None:
         row = held.get("trajectories", trajectory_id) or held.get("failures", trajectory_id)
@@ -75,10 +81,18 @@ def save_diagnosis(store: Store, found: Diagnosed) -> Path:
             folder,
             title=f"{store.root.name}: diagnosis of {found.of_what}",
             load=load,
-            decode=renderer_of(store).decode,
+            decode=_decoder(store, say),
         )
     write_atomically(folder / "diagnosis.json", found.diagnosis.model_dump_json(indent=1) + "\n")
     return page
+
+
+def _decoder(store: Store, say: Say) -> Decode | None:
+    try:
+        return renderer_of(store).decode
+    except (TrajsmithError, ValidationError) as error:
+        say(f"trajectories show token ids, as the tokenizer cannot be loaded: {error}")
+        return None
 
 
 async def gold_book(environment: Environment, tasks: Iterable[Task], *, say: Say = silent) -> GoldBook:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import islice
@@ -54,6 +55,16 @@ def test_page_json_and_examples_are_written(workplace: Path, tokenizer: Path) ->
     for key in pages:
         text = (page.parent / "trajectories" / f"{key}.html").read_text()
         assert ('class="span generated"' in text and "&lt;tool_call&gt;" in text) or "cannot" in text
+
+
+def test_without_a_tokenizer_tokens_are_shown_as_ids(workplace: Path, tokenizer: Path) -> None:
+    moved = workplace / "model"
+    shutil.copytree(tokenizer, moved)
+    assert trajsmith("synth", write_recipe(workplace, recipe(moved)), "demonstrations").code == 0
+    shutil.rmtree(moved)
+    done = trajsmith("diagnose", "runs/small")
+    assert done.code == 0 and "trajectories show token ids" in done.err
+    assert Path("runs/small/report/diagnosis.html").is_file()
 
 
 def test_the_command_prints_what_it_found(workplace: Path, tokenizer: Path) -> None:
