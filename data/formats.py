@@ -88,10 +88,9 @@ TOKENS_SCHEMA = pa.schema(
 
 def messages_row(trajectory: Trajectory) -> Row:
     """The messages view of a trajectory; `weights` has one value per message."""
-    first = trajectory.segments[0].tools if trajectory.segments else ()
     row = {
         "messages": [to_message(turn) for turn in trajectory.turns],
-        "tools": tools_json(first),
+        "tools": tools_json(trajectory.first_tools),
         "weights": [turn.weight for turn in trajectory.turns],
         **_identity(trajectory),
     }

@@ -258,6 +258,11 @@ class Trajectory(Record):
         return None if self.reward is None else self.reward.total >= 1.0
 
     @property
+    def first_tools(self) -> tuple[ToolSpec, ...]:
+        """The tools that the dialogue began with; () where nothing was rendered."""
+        return self.segments[0].tools if self.segments else ()
+
+    @property
     def summaries(self) -> frozenset[int]:
         """Indices of the turns in which the agent summed up its past: later system turns it generated."""
         roles = [turn.role for turn in self.turns]

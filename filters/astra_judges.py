@@ -146,14 +146,10 @@ async def _answer(trajectory: Trajectory, chat_of: ChatOf) -> dict[str, float]:
 def _round(trajectory: Trajectory, index: int) -> RoundToJudge:
     before = [turn for turn in trajectory.turns[:index] if turn.role is not Role.SYSTEM]
     return RoundToJudge(
-        tools=tuple(_tool(tool) for tool in _tools(trajectory)),
+        tools=tuple(_tool(tool) for tool in trajectory.first_tools),
         dialogue=shown_dialogue(before)[-_LONGEST:],
         turn=shown_dialogue([trajectory.turns[index]]) or "(nothing)",
     )
-
-
-def _tools(trajectory: Trajectory) -> tuple[ToolSpec, ...]:
-    return trajectory.segments[0].tools if trajectory.segments else ()
 
 
 def _tool(tool: ToolSpec) -> str:

@@ -52,11 +52,12 @@ def without_hints(trajectory: Trajectory, task: Task, hints: Sequence[str], rend
     if any(_repeats(turn, hints) for turn in turns):
         turns = [_silenced(turn, hints) for turn in turns]
         labels.append(REPEATED)
-    first = trajectory.segments[0].tools if trajectory.segments else ()
     changes = [
         (index, turn.tools_changed) for index, turn in enumerate(turns) if turn.tools_changed is not None
     ]
-    segments = rendered_segments(turns, [(0, first), *changes], renderer=renderer, origin=Origin.EDITED)
+    segments = rendered_segments(
+        turns, [(0, trajectory.first_tools), *changes], renderer=renderer, origin=Origin.EDITED
+    )
     changed = {
         "task_id": task.task_id,
         "turns": tuple(turns),

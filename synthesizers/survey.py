@@ -18,7 +18,7 @@ from data.messages import Record
 from data.store import Store
 from pipeline.chat.core import LEDGER, ChatLedger
 from pipeline.reporting.content import ReasonCount, Table, ranked
-from synthesizers.base import Turned
+from synthesizers.base import Turned, is_given_up
 from synthesizers.graph.build import build_graph
 from synthesizers.graph.dependency import SignatureGraph
 from synthesizers.graph.signatures import signatures_of
@@ -94,6 +94,11 @@ class Survey(Record):
     synthesizers: tuple[SynthesizerSurvey, ...]
     overlaps: tuple[Overlap, ...]
     graph_edges: int
+
+
+def was_planned(store: Store) -> bool:
+    """Whether a run holds a task that a synthesizer planned, or a plan that was given up."""
+    return any(task.synthesizer for task in store.tasks()) or any(map(is_given_up, store.verdicts()))
 
 
 def survey(stores: Sequence[Store]) -> Survey:

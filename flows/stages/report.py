@@ -1,4 +1,5 @@
-"""The report stage: what a run's directory holds, as `report/index.html`, `report.json`, `survey.json`.
+"""The report stage: what a run's directory holds, as `report/index.html`, `report.json` and, where something
+was planned, `survey.json`.
 
 Everything is read from disk, so a report can be made again at any time. Not covered: how it looks
 (`pipeline.reporting`).
@@ -23,7 +24,7 @@ from pipeline.checks.stats import Comparison, holm
 from pipeline.reporting.content import ComparisonRow, Curve, Fact, Series, Table
 from pipeline.reporting.report import Report, write_report
 from rl.results import RESULT_FILE
-from synthesizers.survey import Survey, survey, survey_tables
+from synthesizers.survey import Survey, survey, survey_tables, was_planned
 
 CURATION = "curation.json"
 
@@ -44,13 +45,14 @@ def load_evaluations(root: Path) -> list[Evaluation]:
 async def report(store: Store, *, model_label: str) -> Path:
     """Write the report of a run; returns the page's path."""
     folder = store.root / "report"
-    surveyed = survey([store])
+    surveyed = survey([store]) if was_planned(store) else None
     page = write_report(await build_report(store, model_label=model_label, surveyed=surveyed), folder)
-    write_atomically(folder / "survey.json", surveyed.model_dump_json(indent=1) + "\n")
+    if surveyed is not None:
+        write_atomically(folder / "survey.json", surveyed.model_dump_json(indent=1) + "\n")
     return page
 
 
-async def build_report(store: Store, *, model_label: str, surveyed: Survey) -> Report:
+async def build_report(store: Store, *, model_label: str, surveyed: Survey | None) -> Report:
     """The report of what is on disk now; parts that do not exist yet are left out."""
     evaluations = load_evaluations(store.root)
     curation_file = store.root / CURATION
@@ -80,7 +82,7 @@ async def build_report(store: Store, *, model_label: str, surveyed: Survey) -> R
         diagnosis_page=save_diagnosis(store, found).name if found else "",
         tables=(
             *(loop_tables(loop) if loop else ()),
-            *survey_tables(surveyed),
+            *(survey_tables(surveyed) if surveyed else ()),
             *template_tables(evaluations),
             *(mix_tables(curation) if curation else ()),
         ),

@@ -106,7 +106,7 @@ class Negatives:
         trajectory: Trajectory,
         parents: tuple[str, ...],
     ) -> Pair:
-        tools = trajectory.segments[0].tools if trajectory.segments else ()
+        tools = trajectory.first_tools
         for turn in prompt:
             tools = tools if turn.tools_changed is None else turn.tools_changed
         content = [

@@ -17,7 +17,7 @@ from data.verdicts import Verdict
 from pipeline.chat.core import LEDGER, ChatLedger
 from pipeline.environments.blueprint import Blueprint, PlannedCall, PlannedTurn, Source, blueprint_task
 from synthesizers.role_chats import CHATS
-from synthesizers.survey import Survey, SynthesizerSurvey, survey, survey_tables
+from synthesizers.survey import Survey, SynthesizerSurvey, survey, survey_tables, was_planned
 from tests.flows.lab import recipe, trajsmith, write_recipe
 from tests.samples import call, trajectory
 from tests.synthesizers.astra import chain_chats
@@ -191,3 +191,18 @@ def test_two_syntheses_through_the_command_and_the_report(
     assert "distinct tool sequences" in page and "Synthesis" in page
     titles = [table["title"] for table in json.loads((root / "report" / "report.json").read_text())["tables"]]
     assert titles[0] == "Synthesis"
+
+
+def test_a_run_that_planned_nothing_is_not_surveyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = write_recipe(tmp_path, recipe(make_tiny_tokenizer(tmp_path / "tiny")))
+    assert trajsmith("synth", path).code == 0
+    root = tmp_path / "runs" / "small"
+    assert trajsmith("report", root).code == 0
+    assert not (root / "report" / "survey.json").exists()
+    tables = json.loads((root / "report" / "report.json").read_text())["tables"]
+    assert "Synthesis" not in [table["title"] for table in tables]
+    with Store.create_or_open(tmp_path / "gave_up", {"name": "gave_up"}) as store:
+        assert not was_planned(store)
+        store.append(given_up("director_actor", "base9", "no_outline"))
+        assert was_planned(store)
