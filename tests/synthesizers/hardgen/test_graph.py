@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 from itertools import islice
+from typing import Any
 
 import pytest
 
 from data import canonical
-from data.messages import ToolSpec
+from data.messages import ToolSpec, Turn
 from data.tasks import Task
+from pipeline.chat.scripted import ScriptedChat
 from pipeline.environments.base import Environment
 from pipeline.environments.registry import load_environment
 from pipeline.renderers.chatml import ChatMLRenderer
@@ -33,7 +36,7 @@ class World:
         *,
         at: int = 0,
         probes: int = 2,
-        observed: int = 32,
+        **options: Any,
     ) -> None:
         self.environment: Environment = load_environment(name)
         self.hardgen = HardGen(
@@ -42,7 +45,8 @@ class World:
             renderer=renderer,
             failures=BOTH,
             store=shelf(self.environment, dict.fromkeys(BOTH, targets), count=probes, skip=at),
-            observed=observed,
+            observed=32,
+            **options,
         )
         self.base: Task = whole_world(next(islice(self.environment.tasks("train"), at, None)))
 
@@ -153,6 +157,21 @@ def test_the_same_failures_have_the_same_graph_and_others_another(
     other = moved.graph()
     assert other is not graph and other.failures != graph.failures
     assert other.targets == ("boxes",) and not other.prerequisites
+
+
+def test_what_a_judge_believes_has_to_be_confirmed_by_a_call(renderer: ChatMLRenderer) -> None:
+    def believes(turns: Sequence[Turn], tools: Any) -> str:
+        asked = turns[1].text
+        feeds = "open_box" in asked and -1 < asked.find("sign_in") < asked.find("open_box")
+        names = {"value": "<line>", "parameter": "box"} if feeds else {"value": "", "parameter": ""}
+        return canonical.dumps({"reason": "x", "feeds": feeds, **names})
+
+    judge = ScriptedChat(believes, name="judge", max_asks=1)
+    world = World(renderer, VAULT, {"open_box"}, chats={"edge_judge": judge})
+    made = world.graph()
+    assert judge.asked and pairs(made, Need.DATA) == {("boxes", "open_box", "box")}
+    assert ("sign_in", "open_box", "box") in {(p.source, p.target, p.parameter) for p in made.removed}
+    assert world.graph() is made
 
 
 def test_every_drawn_chain_is_legal(graph: ApiGraph) -> None:
