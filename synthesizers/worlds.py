@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from data.messages import ToolResult, Turn
 from data.tasks import Task
 from pipeline.environments.base import Environment, GoldScript, Session
+from pipeline.environments.play import play_turns
 from pipeline.environments.splits import training_split as training_split
 from pipeline.environments.wrapped import PassesOn, WrappedEnvironment
 from pipeline.errors import ConfigError, EnvironmentFailure, TrajsmithError
@@ -39,6 +40,14 @@ def whole_world(task: Task) -> Task:
     if task.tools is None:
         return task
     return Task.model_validate(task.model_copy(update={"tools": None, "task_id": ""}).model_dump())
+
+
+async def gold_turns(environment: Environment, task: Task, session: Session) -> list[Turn]:
+    """The dialogue of the task's gold in an open session; [] where it has none that plays."""
+    try:
+        return await play_turns(session, task, environment.gold(task))
+    except (TrajsmithError, LookupError, ValueError):
+        return []
 
 
 class PlannableEnvironment(WrappedEnvironment):

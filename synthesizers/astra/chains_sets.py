@@ -16,14 +16,12 @@ from itertools import islice
 from data.messages import ToolSpec
 from data.tasks import Task
 from pipeline.environments.base import Environment
-from pipeline.environments.play import play_turns
-from pipeline.errors import TrajsmithError
 from synthesizers.astra.chains_graph import Chain, Transitions, observed_chains
 from synthesizers.graph.build import build_graph
 from synthesizers.graph.dependency import SignatureGraph
 from synthesizers.graph.observations import Step, steps_of
 from synthesizers.graph.signatures import signatures_of
-from synthesizers.worlds import training_split, whole_world
+from synthesizers.worlds import gold_turns, training_split, whole_world
 
 MIN_SEEN = 2
 """How often a transition must have been seen to be taken for sensible without a port. Ours."""
@@ -113,9 +111,7 @@ async def _played(environment: Environment, task: Task) -> tuple[tuple[ToolSpec,
     session = await environment.open(whole_world(task))
     try:
         tools = session.tools
-        turns = await play_turns(session, task, environment.gold(task))
-    except (TrajsmithError, LookupError, ValueError):
-        turns = []
+        turns = await gold_turns(environment, task, session)
     finally:
         await session.close()
     return tools, steps_of(turns)

@@ -16,11 +16,10 @@ from typing import NamedTuple
 from data.messages import Role, ToolCall, ToolSpec, ToolStatus, Turn
 from data.tasks import Task
 from pipeline.environments.base import Environment
-from pipeline.environments.play import play_turns
 from pipeline.errors import EnvironmentFailure, TrajsmithError
 from synthesizers.execution import Executed, Trial
 from synthesizers.grounding.calls import ArgumentSource, Provenance, sources_of
-from synthesizers.worlds import training_split, whole_world
+from synthesizers.worlds import gold_turns, training_split, whole_world
 
 NUM_EPISODES = 64
 """Tasks of the training split whose gold is known to the director (ours)."""
@@ -54,9 +53,8 @@ class GoldEpisode(NamedTuple):
 
 async def gold_episode(environment: Environment, task: Task) -> GoldEpisode | None:
     """The gold of a task, executed; None where it has none that plays."""
-    try:
-        turns = await _played(environment, task)
-    except (TrajsmithError, LookupError, ValueError):
+    turns = await _played(environment, task)
+    if not turns:
         return None
     calls = _calls(turns)
     texts = [turn.text for turn in turns if turn.role is Role.USER]
@@ -78,9 +76,13 @@ async def gold_episodes(environment: Environment, *, count: int = NUM_EPISODES) 
 
 
 async def _played(environment: Environment, task: Task) -> list[Turn]:
-    session = await environment.open(task)
+    """The dialogue of gold; [] where the world cannot be opened or gold does not play."""
     try:
-        return await play_turns(session, task, environment.gold(task))
+        session = await environment.open(task)
+    except (TrajsmithError, LookupError, ValueError):
+        return []
+    try:
+        return await gold_turns(environment, task, session)
     finally:
         await session.close()
 

@@ -21,10 +21,9 @@ from data import canonical
 from data.messages import Role, ToolCall, ToolStatus, Turn
 from data.tasks import Task
 from pipeline.environments.base import Environment
-from pipeline.environments.play import play_turns
 from pipeline.errors import TrajsmithError
 from synthesizers.grounding.reading import rows_in, shape
-from synthesizers.worlds import training_split
+from synthesizers.worlds import gold_turns, training_split
 
 NUM_CORPUS = 48
 """Tasks whose gold is played for the corpus (ours): a few seconds for the slowest world that ships."""
@@ -159,14 +158,11 @@ async def gold_corpus(
 async def gold_examples(environment: Environment, task: Task) -> list[Example]:
     """The gold calls of a task that worked when played; none where the task has no gold that plays."""
     try:
-        script = environment.gold(task)
         session = await environment.open(task)
     except (TrajsmithError, LookupError, ValueError):
         return []
     try:
-        turns = await play_turns(session, task, script)
-    except (TrajsmithError, LookupError, ValueError):
-        return []
+        turns = await gold_turns(environment, task, session)
     finally:
         await session.close()
     worked = {turn.result.call_id for turn in turns if turn.result and turn.result.status is ToolStatus.OK}

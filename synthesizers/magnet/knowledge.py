@@ -14,12 +14,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from data import canonical
-from data.messages import ToolSpec, Turn
-from data.tasks import Task
+from data.messages import ToolSpec
 from pipeline.chat.base import Chat
-from pipeline.environments.base import Environment, Session
-from pipeline.environments.play import play_turns
-from pipeline.errors import TrajsmithError
+from pipeline.environments.base import Environment
 from synthesizers.graph.build import build_graph, draw_candidates
 from synthesizers.graph.dependency import SignatureGraph
 from synthesizers.graph.judge import judged_links
@@ -27,7 +24,7 @@ from synthesizers.graph.observations import Step, steps_of
 from synthesizers.graph.signatures import signatures_of
 from synthesizers.graph.words import words
 from synthesizers.phrasing.twins import are_twins
-from synthesizers.worlds import training_split, whole_world
+from synthesizers.worlds import gold_turns, training_split, whole_world
 
 _ALIKE = 0.4
 """Jaccard index of the words of two descriptions from which on one tool may do the other's work. Ours."""
@@ -96,7 +93,7 @@ async def learn(environment: Environment, *, observed: int, judge: Chat | None =
         try:
             names = [tool.name for tool in session.tools]
             shown.update(names if task.tools is None else task.tools)
-            turns = await _gold_turns(environment, task, session)
+            turns = await gold_turns(environment, task, session)
             if turns and getattr(session, "finished", False):
                 ending.update(turn.tool_calls[-1].name for turn in turns[-2:] if turn.tool_calls)
         finally:
@@ -120,13 +117,6 @@ def alike(one: ToolSpec, other: ToolSpec) -> bool:
         return True
     first, second = _words(one), _words(other)
     return bool(first) and len(first & second) >= _ALIKE * len(first | second)
-
-
-async def _gold_turns(environment: Environment, task: Task, session: Session) -> list[Turn]:
-    try:
-        return await play_turns(session, task, environment.gold(task))
-    except (TrajsmithError, LookupError, ValueError):
-        return []
 
 
 def _words(tool: ToolSpec) -> frozenset[str]:
