@@ -170,6 +170,24 @@ async def find_failures(
     return FailureSet(labels, probed, share)
 
 
+def rollouts_digest(failures: Sequence[Setting], *, store: Stored, without: str = "") -> str:
+    """16 hex digits of which rollouts the failures are read from; other rollouts may be other failures."""
+    found = []
+    for setting in failures:
+        with _opened(setting, store) as source:
+            left_out = without if source is store else ""
+            ids = (r.trajectory_id for r in source.trajectories() if _is_of(r, setting, left_out))
+            found.append(sorted(ids))
+    return canonical.digest("rollouts", found, length=16)
+
+
+def _is_of(row: Trajectory, setting: Setting, without: str) -> bool:
+    """Whether a trajectory is a rollout of the policy, and not one that the synthesizer `without` made."""
+    weights = str(setting.get("weights", "")) if isinstance(setting, Mapping) else ""
+    named = row.policy.name == _policy(setting) and row.policy.weights.startswith(weights)
+    return named and not (without and row.synthesizer == without)
+
+
 def _rollouts(
     setting: Setting, store: Stored, tasks: dict[str, Task], without: str
 ) -> tuple[tuple[str, str], Rollouts]:
@@ -178,11 +196,9 @@ def _rollouts(
     seen: set[tuple[str, str]] = set()
     others: set[str] = set()
     with _opened(setting, store) as source:
-        weights = str(setting.get("weights", "")) if isinstance(setting, Mapping) else ""
+        left_out = without if source is store else ""
         for row in source.trajectories():
-            if source is store and row.synthesizer == without:
-                continue
-            if row.policy.name != _policy(setting) or not row.policy.weights.startswith(weights):
+            if not _is_of(row, setting, left_out):
                 others.add(row.policy.name)
                 continue
             seen.add((row.policy.name, row.policy.weights))

@@ -29,7 +29,15 @@ from synthesizers.grounding.evidence import NUM_CORPUS, make_pool
 from synthesizers.grounding.planned import planned_call
 from synthesizers.hardgen.api_graph import ApiGraph, Need
 from synthesizers.hardgen.chains import MAX_CALLS, Chain, Maker, Step, Unmade, draw_at_random, draw_steps
-from synthesizers.hardgen.failures import SHARE, FailureSet, Setting, Stored, check_setting, find_failures
+from synthesizers.hardgen.failures import (
+    SHARE,
+    FailureSet,
+    Setting,
+    Stored,
+    check_setting,
+    find_failures,
+    rollouts_digest,
+)
 from synthesizers.hardgen.graphs import Graphs
 from synthesizers.hardgen.hints import secrets_of
 from synthesizers.hardgen.macro import Macro, fold
@@ -106,6 +114,12 @@ class HardGen(Planner):
         self.plans_made: dict[str, Plan] = {}  # two plans of one base may come to the same task
         self.graphs = Graphs(environment=self.environment, observed=self.observed, seed=self.seed)
         self._is_prepared = False
+
+    def inputs(self) -> dict[str, str]:
+        """What of the store a finished synthesis rests on: with other rollouts failures may have moved."""
+        if not self.failures or self.store is None:
+            return {}
+        return {"rollouts": rollouts_digest(self.failures, store=self.store, without=self.name)}
 
     async def prepare(self, tasks: Sequence[Task]) -> None:
         """Find the failure tools, and learn from gold what the graph is made of."""

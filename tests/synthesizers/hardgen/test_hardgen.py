@@ -180,9 +180,15 @@ def test_a_recipe_probes_two_policies_and_resumes_to_the_same(tmp_path: Path, to
         assert made and all(row.success for row in made)
         assert any(verdict.reason == "planned" for verdict in store.verdicts())
     before = digests(root)
+    again = trajsmith("synth", path, "--runs", tmp_path / "runs")
+    assert again.code == 0 and (again.out + again.err).count("done before") == 3
     (root / "manifests" / "synth-hard.json").unlink()
     assert trajsmith("synth", path, "--runs", tmp_path / "runs").code == 0
     assert digests(root) == before
+    value["synth"]["ask"]["options"]["k"] = 2  # more rollouts: the failures may have moved
+    write_recipe(tmp_path, value)
+    moved = trajsmith("synth", path, "--runs", tmp_path / "runs")
+    assert moved.code == 0 and "synth hard: done before" not in moved.out + moved.err
 
 
 def test_a_recipe_with_one_policy_ends_with_the_fix(tmp_path: Path, tokenizer: Path) -> None:
