@@ -32,6 +32,10 @@ context."""
 MAGNIFY_SHARE, CONNECT_SHARE, SPLIT_SHARE = 0.25, 0.25, 0.4
 """Chances per plan. Ours: the first two operations are not the paper's, and it copies all paths for Split."""
 
+LEADING_SHARE = 0.8
+"""Walks that start at a tool which feeds another one, while there is such a start. Ours: in most worlds only a
+few tools feed others, and a start drawn from all of them mostly ends where it began."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operations:
@@ -96,12 +100,16 @@ def _walked(graph: SignatureGraph, *, steps: int, connect: float, rng: random.Ra
 
 
 def _drawn(graph: SignatureGraph, visited: set[str], *, rng: random.Random) -> tuple[str, ...]:
-    """A walk from a random start; of starts not visited yet those that lead somewhere are twice as likely."""
+    """A walk from a random start that was not visited yet, mostly one that leads somewhere."""
     walks = graph.walks(len(graph), length=len(graph), seed=rng.randrange(2**32))
     if not walks:
         raise ConfigError("a path needs a tool: no tool of this world may stand in one")
     fresh = [walk for walk in walks if walk[0] not in visited] or walks
-    return rng.choices(fresh, weights=[2.0 if len(walk) > 1 else 1.0 for walk in fresh])[0]
+    leading = [walk for walk in fresh if len(walk) > 1]
+    lonely = [walk for walk in fresh if len(walk) == 1]
+    if leading and (not lonely or rng.random() < LEADING_SHARE):
+        return rng.choice(leading)
+    return rng.choice(lonely)
 
 
 def _fresh(walk: Sequence[str], visited: set[str], *, left: int) -> tuple[str, ...]:
