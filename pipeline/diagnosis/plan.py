@@ -22,7 +22,7 @@ SAMPLES = 1000
 """Training samples that a plan shares out."""
 _MOST_TO_MEASURE = 2000
 _HALF_WIDTH = 0.1
-"""95 % half-width that an unclear capability is measured to, in shares."""
+"""95 % half-width that contrasts are measured to, in shares."""
 _COMMON = 0.15
 """Share of failures from which on a kind is worth a reward term."""
 
@@ -51,6 +51,7 @@ class Samples(Record):
     """A capability's name, or `template:<name>`."""
     kind: SampleKind
     count: int
+    """Tasks or episodes; 0 of `dev_templates`, of which no number can be said."""
     shortfall: float
     """How far below the rest, in shares of solved tasks; 0 where it is not known."""
     low: float
@@ -187,40 +188,32 @@ def _kind_of(failures: Mapping[str, int]) -> tuple[SampleKind, str]:
 
 
 def _sharpened(capability: Capability) -> list[Samples]:
-    """Tasks that narrow a weakness's interval, or tell it from others."""
+    """Tasks that narrow a weakness's interval to half its shortfall, or tell it from others."""
     shortfall, half = -capability.difference, (capability.high - capability.low) / 2
     rows = []
-    if half > shortfall / 2:
-        rows.append(
-            _asked(
-                capability,
-                SampleKind.DEV_TASKS,
-                shortfall / 2,
-                f"the interval is ±{half:.0%}: too wide to plan by",
-            )
-        )
+    if half > shortfall / 2 > 0:
+        needed = capability.num_tasks * (2 * half / shortfall) ** 2
+        count = min(_MOST_TO_MEASURE, ceil(needed)) - capability.num_tasks
+        why = f"the interval is ±{half:.0%}: too wide to plan by; new templates narrow it most"
+        rows.append(_asked(capability, SampleKind.DEV_TASKS, count, why))
     if capability.beside:
-        others = ", ".join(capability.beside)
-        rows.append(
-            _asked(capability, SampleKind.CONTRASTS, _HALF_WIDTH, f"cannot be told apart from {others}")
-        )
+        variance = max(0.05, capability.share * (1 - capability.share))
+        count = ceil(1.96**2 * variance / _HALF_WIDTH**2)
+        why = f"cannot be told apart from {', '.join(capability.beside)}"
+        rows.append(_asked(capability, SampleKind.CONTRASTS, count, why))
     return rows
 
 
 def _measured(capability: Capability) -> Samples:
     why = "below the rest by no more than templates differ: more templates, not more tasks, would tell"
-    return _asked(capability, SampleKind.DEV_TEMPLATES, _HALF_WIDTH, why)
+    return _asked(capability, SampleKind.DEV_TEMPLATES, 0, why)
 
 
-def _asked(capability: Capability, kind: SampleKind, half_width: float, why: str) -> Samples:
-    """Tasks that measure a share to a 95 % half-width; 0 of templates, whose number is not known."""
-    variance = max(0.05, capability.share * (1 - capability.share))
-    needed = min(_MOST_TO_MEASURE, ceil(1.96**2 * variance / max(0.01, half_width) ** 2))
-    missing = needed if kind is SampleKind.CONTRASTS else max(0, needed - capability.num_tasks)
+def _asked(capability: Capability, kind: SampleKind, count: int, why: str) -> Samples:
     return Samples(
         target=capability.name,
         kind=kind,
-        count=missing,
+        count=max(0, count),
         shortfall=max(0.0, -capability.difference),
         low=-capability.high,
         high=-capability.low,

@@ -259,8 +259,8 @@ def _rivals(model: MixedModel, number: int, named: dict[int, float]) -> Iterator
         if each in named:
             continue
         if _overlap(cells, cells.columns[number].holds & clean, column.holds & clean) >= _ALIKE:
-            instead = model.fit([*without, each]).member(each).p_value
-            beside = model.fit([*named, each]).member(number).p_value
+            instead = _p_values(model, [*without, each], Scale.ANGLES)[each]
+            beside = _p_values(model, [*named, each], Scale.ANGLES)[number]
             if beside > _UNSURE >= instead:
                 yield each
 

@@ -74,10 +74,11 @@ def test_what_is_unclear_is_measured_and_what_is_inseparable_contrasted() -> Non
         SampleKind.DEV_TASKS,
         SampleKind.CONTRASTS,
     ]
+    assert plan.samples[1].count == 15 and plan.samples[2].count == 81
     assert "tag:twin" in plan.samples[2].why
     spread = capability("tag:spread", Standing.WITHIN_SPREAD)
     (row,) = make_plan(found(spread), failures={}, by_capability={}).samples
-    assert row.kind is SampleKind.DEV_TEMPLATES
+    assert (row.kind, row.count) == (SampleKind.DEV_TEMPLATES, 0)
     quiet = [
         capability("tag:x", standing)
         for standing in (Standing.NOT_SHOWN, Standing.EXPLAINED, Standing.TOO_FEW)
