@@ -33,8 +33,8 @@ MAGNIFY_SHARE, CONNECT_SHARE, SPLIT_SHARE = 0.25, 0.25, 0.4
 """Chances per plan. Ours: the first two operations are not the paper's, and it copies all paths for Split."""
 
 LEADING_SHARE = 0.8
-"""Walks that start at a tool which feeds another one, while there is such a start. Ours: in most worlds only a
-few tools feed others, and a start drawn from all of them mostly ends where it began."""
+"""Walks that start at a tool which feeds another one, while there is such a start. Ours: in most worlds few
+tools feed others, and a start drawn from all of them mostly ends where it began."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -185,7 +185,7 @@ def test_dialogues_in_the_words_of_a_chat(renderer: ChatMLRenderer) -> None:
     chat = ScriptedChat(writer(), name="writer")
     tasks = [record for record in planned(renderer, {"back_translator": chat}) if isinstance(record, Task)]
     turns = [turn for task in tasks for turn in read_blueprint(task).turns]
-    assert len(tasks) >= 3 and sum(turn.text_by == "writer" for turn in turns) >= 0.8 * len(turns)
+    assert len(tasks) >= 3 and sum(turn.text_by == "writer" for turn in turns) >= 0.7 * len(turns)
     assert all(turn.text.startswith("Wish number") for turn in turns if turn.text_by == "writer")
 
 
