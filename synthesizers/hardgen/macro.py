@@ -20,7 +20,7 @@ from synthesizers.grounding.reading import rows_of
 from synthesizers.grounding.scoring import Parameters
 from synthesizers.hardgen.api_graph import ApiGraph
 from synthesizers.hardgen.chains import Chain, Unmade, is_positional, reference
-from synthesizers.phrasing.clauses import shown_value
+from synthesizers.phrasing.clauses import noun_of, shown_value
 from synthesizers.phrasing.referring import goes_unsaid
 from synthesizers.phrasing.wording import mentions
 
@@ -147,8 +147,12 @@ def _pointed_at(chain: Chain, graph: ApiGraph) -> Iterator[MacroArgument]:
 
 
 def _reference(source: ArgumentSource, chain: Chain, graph: ApiGraph) -> MacroArgument:
-    phrase = reference(source, chain.calls, graph)
-    if is_positional(phrase) or mentions(phrase, source.value):
+    """The way to point. Raises Unmade where there is none, or two things of a kind would be told apart by
+    nothing: "between the city and 83214"."""
+    phrase, noun = reference(source, chain.calls, graph), noun_of(source.name)
+    given = [one for one in chain.target.sources if one.provenance is not Provenance.DEFAULT]
+    others = [noun_of(one.name) for one in given if one.name != source.name]
+    if is_positional(phrase) or mentions(phrase, source.value) or noun in others:
         raise Unmade("no_way_to_ask", f"{chain.names[-1]}.{source.name}")
     return MacroArgument(source.name, phrase, phrase, reference=True)
 

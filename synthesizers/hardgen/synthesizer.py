@@ -28,7 +28,16 @@ from synthesizers.grounding.calls import OutputPort
 from synthesizers.grounding.evidence import NUM_CORPUS, make_pool
 from synthesizers.grounding.planned import planned_call
 from synthesizers.hardgen.api_graph import ApiGraph, Need
-from synthesizers.hardgen.chains import MAX_CALLS, Chain, Maker, Step, Unmade, draw_at_random, draw_steps
+from synthesizers.hardgen.chains import (
+    FILL,
+    MAX_CALLS,
+    Chain,
+    Maker,
+    Step,
+    Unmade,
+    draw_at_random,
+    draw_steps,
+)
 from synthesizers.hardgen.failures import (
     SHARE,
     FailureSet,
@@ -227,6 +236,7 @@ class HardGen(Planner):
             target,
             rng=maker.rng,
             max_calls=self.max_calls,
+            fill=FILL if self.min_calls == 1 else 1.0,
             states=states,
             avoid=maker.failed,
         )

@@ -193,6 +193,15 @@ def test_a_tool_maker_names_the_tool_and_may_name_no_other(desk: Desk) -> None:
         asyncio.run(named(fold(desk.chain, desk.graph), desk.chain, desk.graph, stubborn))
 
 
+def test_two_things_of_a_kind_are_not_told_apart_by_the_kind(desk: Desk) -> None:
+    target = desk.chain.target
+    [source] = target.of(Provenance.OUTPUT)
+    other = source._replace(name="flight_id", value="F1", provenance=Provenance.USER, of=None)
+    both = target._replace(sources=(source, other))
+    with pytest.raises(Unmade, match="no_way_to_ask"):
+        fold(Chain([desk.chain.calls[0], both], "", desk.chain.history), desk.graph)
+
+
 def test_two_values_of_two_rows_are_not_pointed_at_together(desk: Desk) -> None:
     listed = desk.chain.calls[0]
     rows = listed.executed.result.text.splitlines()
