@@ -101,8 +101,8 @@ async def run_loop(
 
 async def improve(work: LoopWork) -> dict[str, Any]:
     """All rounds over an open policy, then the held-out splits; the row without what the caller knows."""
-    first, state = await _start(work)
-    stop = await _rounds(work, first, state)
+    state = await _start(work)
+    stop = await _rounds(work, state)
     work.say(f"loop: stopped on {stop}")
     heldout = await _held_out(work, state)
     _point(work.store.root, state.kept[LOOPTOOL].model_dir)
@@ -119,7 +119,7 @@ async def improve(work: LoopWork) -> dict[str, Any]:
     }
 
 
-async def _start(work: LoopWork) -> tuple[list[Trajectory], _State]:
+async def _start(work: LoopWork) -> _State:
     """The seeds and the start model, from which all arms go on."""
     check_gate(await work.capabilities(), work.recipe.loop.gate)
     base = Kept(work.base, checkpoint_digest(work.base))
@@ -128,17 +128,18 @@ async def _start(work: LoopWork) -> tuple[list[Trajectory], _State]:
     arms = (START, LOOPTOOL, *work.recipe.loop.arms)
     state = _State(dict.fromkeys(arms, start), {arm: [] for arm in arms}, list(first))
     state.history[START].append(result)
-    return first, state
+    return state
 
 
-async def _rounds(work: LoopWork, first: Sequence[Trajectory], state: _State) -> Stop:
+async def _rounds(work: LoopWork, state: _State) -> Stop:
     """Round after round, all arms of one before the next; why it ended."""
     section, start = work.recipe.loop, state.kept[START]
     dev = state.history[START][0].finished.dev
     while (stop := stop_reason(dev, [each.finished for each in state.history[LOOPTOOL]], section)) is None:
         number = len(state.history[LOOPTOOL]) + 1
         _refuse_after_held_out(work, number)
-        result, kept = await looptool_round(work, number, first, kept=state.kept[LOOPTOOL], start=start)
+        kept = state.kept[LOOPTOOL]
+        result, kept = await looptool_round(work, number, state.seen, kept=kept, start=start)
         if result is None:
             return Stop.MASTERED
         state.history[LOOPTOOL].append(result)

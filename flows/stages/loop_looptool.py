@@ -76,16 +76,16 @@ class Pool:
 
 
 async def looptool_round(
-    work: LoopWork, number: int, first: Sequence[Trajectory], *, kept: Kept, start: Kept
+    work: LoopWork, number: int, seen: Sequence[Trajectory], *, kept: Kept, start: Kept
 ) -> tuple[RoundResult | None, Kept]:
     """One round; no result where nothing was found that a round could be made of.
 
-    `first`: the start model's seeds, which the first round probes; a later one probes what the round before
+    `seen`: the seeds of the rounds before. The first round probes them, a later one what the round before
     trained on.
     """
     say = named(work.say, f"round {number}, {LOOPTOOL}")
     fresh = await seeds(work, number, teacher=start)
-    pool = _pool(work, number, first)
+    pool = _pool(work, number, [*seen, *fresh], rows=list(seen))
     with work.open_round(number, LOOPTOOL) as store:
         maker = _Round(work, store, number, pool, fresh, kept, say)
         key = await maker.data()
@@ -106,9 +106,10 @@ async def looptool_round(
         )
 
 
-def _pool(work: LoopWork, number: int, first: Sequence[Trajectory]) -> Pool:
-    tasks = {task.task_id: task for task in work.store.tasks()}
-    rows = list(first)
+def _pool(work: LoopWork, number: int, seeds_: Sequence[Trajectory], *, rows: list[Trajectory]) -> Pool:
+    """`rows` in the first round, else what the round before trained on; tasks of no later round."""
+    known = {row.task_id for row in seeds_}
+    tasks = {task.task_id: task for task in work.store.tasks() if task.task_id in known}
     for earlier in range(1, number):
         with Store.open(work.place(earlier, LOOPTOOL)) as store:
             tasks |= {task.task_id: task for task in store.tasks()}
@@ -141,11 +142,6 @@ class _Round:
         config = {"compose": section.compose, "curate": self.work.recipe.curate.model_dump(mode="json")}
         inputs = {"expand": key, "fresh": fresh}
         return await self._arrow("curate", self._curate, config=config, inputs=inputs)
-
-    @property
-    def used(self) -> frozenset[str]:
-        """Tasks that are no expansions: seeds, and what earlier rounds made."""
-        return frozenset(self.pool.tasks) | {row.task_id for row in self.fresh}
 
     def sampled_tokens(self) -> int:
         """What the policy generated for the round's data."""
@@ -238,7 +234,7 @@ class _Round:
             max_in_flight=work.policy.max_in_flight,
             writer=chats.of("sample_writer"),
             judge=chats.of("sample_judge"),
-            used=self.used,
+            used=frozenset(self.pool.tasks),
             seed=work.recipe.seed,
             run_id=work.store.root.name,
             done=store.ids(Kind.TRAJECTORIES),
