@@ -56,7 +56,7 @@ FILTERS = [{"name": "valid_calls"}]
             {"name": "counter", "options": {"speed": 1}},
             "not take these options ['speed']",
         ),
-        ("synth.rollouts.synthesizer", "magic", "no synthesizer 'magic'; there are: astra_chains"),
+        ("synth.rollouts.synthesizer", "magic", "no synthesizer 'magic'; there are: agreement_sampling"),
         ("synth.rollouts.options", {"kk": 2}, "has no option kk; its options: enough_skeletons"),
         *(
             ("synth", {"plan": {"synthesizer": "magnet", "tasks": 1, "options": options}}, said)
@@ -173,7 +173,7 @@ def test_gold_that_fails_is_refused_every_time(tokenizer: Path, workplace: Path)
             "environment counter could not list its split 'train': OSError('the task list is down')",
         ),
         ("no_gold", "counter has no gold for task"),
-        ("torn_gold", "the gold script failed: KeyError('price')"),
+        ("torn_gold", "failed: KeyError('price')"),
     ],
 )
 def test_an_environment_that_breaks_is_one_clear_error(
