@@ -30,6 +30,7 @@ from pipeline.engines.base import Completion, Sampling
 from pipeline.errors import EngineError
 from rl.models import checkpoint_digest
 from rl.results import finished_result
+from synthesizers.looptool import probing
 from synthesizers.looptool.probing import Probe, ProbeVerdict
 from tests.flows.lab import Done, trajsmith, write_recipe
 from tests.tiny import make_tiny_model
@@ -321,8 +322,8 @@ def test_a_round_that_got_worse_is_refused_and_the_model_before_stays(model: Pat
     held_out = {arm: each["evaluations"] for arm, each in row["arms"].items()}
     assert held_out["looptool"] == held_out["start"] != held_out["static"]
     assert row["arms"]["looptool"]["row_tokens"] > 0, "refused rounds are paid for"
-    refused = start.parents[3] / "1" / "looptool" / "models" / "sft"
-    assert start in engine.given[engine.given.index(refused) :], "the second round probes the start model"
+    lost = start.parents[3] / "1" / "looptool" / "models" / "sft"
+    assert start in engine.given[engine.given.index(lost) :], "the second round probes the start model"
 
 
 @pytest.mark.slow
@@ -359,7 +360,7 @@ def test_it_stops_where_there_is_nothing_left_to_learn(model: Path, tmp_path: Pa
 def test_broken_probes_stop_the_round_and_are_tried_again(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = loop_looptool.probe
+    real = probing.probe
 
     async def flaky(*rows: Any, **options: Any) -> AsyncGenerator[Probe]:
         async for row in real(*rows, **options):
