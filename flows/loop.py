@@ -9,8 +9,8 @@ from typing import Any
 from prefect import flow, task
 
 from flows.flow_parts import RETRYING, RUNS, one_flow_per_run, publish_table, say
-from flows.stages.loop import run_loop
-from flows.stages.loop_table import row_markdown
+from flows.stages.loop.driver import run_loop
+from flows.stages.loop.table import row_markdown
 from flows.stages.recipe import Recipe, load_recipe
 
 

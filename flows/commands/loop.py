@@ -42,7 +42,7 @@ def loop(
 ) -> None:
     """Probe, repair, expand, curate, train and evaluate, round after round, against two baselines."""
     from data.files import write_atomically
-    from flows.stages.loop_table import curve_svg, loop_markdown, row_markdown
+    from flows.stages.loop.table import curve_svg, loop_markdown, row_markdown
     from flows.stages.recipe import load_recipe
     from pipeline.errors import ConfigError
 
@@ -55,11 +55,11 @@ def loop(
             write_atomically(curve, curve_svg(results))
         return
     if dry_run:
-        from flows.stages.loop_plan import loop_plan
+        from flows.stages.loop.plan import loop_plan
 
         typer.echo("\n".join(loop_plan(loaded, rounds=rounds)))
         return
-    from flows.stages.loop import run_loop
+    from flows.stages.loop.driver import run_loop
 
     work = run_loop(loaded, runs=runs, rounds=rounds, seed=seed, url=url, results=results, say=StatusLines())
     row = asyncio.run(work)

@@ -17,7 +17,7 @@ from data.store import Store
 from flows.stages.curate import Curation
 from flows.stages.diagnose import EVALUATION, diagnose_run, save_diagnosis
 from flows.stages.evaluate import Evaluation, compare
-from flows.stages.loop_table import loop_curves, loop_tables, read_loop
+from flows.stages.loop.table import loop_curves, loop_tables, read_loop
 from flows.stages.run import versions
 from flows.stages.train import STAGES
 from pipeline.checks.stats import Comparison, holm

@@ -64,7 +64,7 @@ def read_telling(text: str, *, given: str, tool: str, most: int) -> Answer:
 
 
 def value_below(text: str) -> str:
-    """The value of a table of one column and one row, however its heading is written; "" for anything else."""
+    """The value of a table of one column and one row, whatever its heading; "" for anything else."""
     found = _VALUE_BELOW.fullmatch(text.strip())
     return found[1] if found else ""
 

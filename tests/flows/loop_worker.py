@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-import flows.stages.loop  # noqa: F401  what the command imports late is loaded once, in the fork server
+import flows.stages.loop.driver  # noqa: F401  what the command imports late is loaded once, in the fork server
 import rl.sft  # noqa: F401
 from data import faults
 from tests.flows.lab import trajsmith

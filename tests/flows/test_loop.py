@@ -16,12 +16,13 @@ from xml.etree import ElementTree
 import pytest
 
 from data.store import Store
-from flows.stages import loop_looptool, loop_round
 from flows.stages import run as runs_
-from flows.stages.loop import content_digest, improve
-from flows.stages.loop_round import POINTS, LoopWork
-from flows.stages.loop_rows import RowLog
-from flows.stages.loop_table import loop_curves, row_markdown
+from flows.stages.loop import looptool as loop_looptool
+from flows.stages.loop import round as loop_round
+from flows.stages.loop.driver import content_digest, improve
+from flows.stages.loop.round import POINTS, LoopWork
+from flows.stages.loop.rows import RowLog
+from flows.stages.loop.table import loop_curves, row_markdown
 from flows.stages.policy import LivePolicy, open_policy
 from flows.stages.progress import silent
 from flows.stages.recipe import parse_recipe

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from data.messages import NamedValue
-from flows.stages.loop_rows import RowLog
+from flows.stages.loop.rows import RowLog
 
 
 def row(number: int) -> NamedValue:

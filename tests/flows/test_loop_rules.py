@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from data.errors import ConfigError
-from flows.stages.loop_rules import OVERALL, Finished, Stop, gate, stop_reason
+from flows.stages.loop.rules import OVERALL, Finished, Stop, gate, stop_reason
 from flows.stages.recipe import GateSection, LoopSection, parse_recipe
 
 TASKS = [f"t{number:02d}" for number in range(40)]

@@ -22,9 +22,9 @@ from data.store import Store
 from data.tasks import Task
 from data.trajectories import Trajectory
 from flows.stages.curate import curate
-from flows.stages.loop_baselines import seeds
-from flows.stages.loop_round import Kept, LoopWork, RoundResult, arrow, counts_of, train_and_judge
-from flows.stages.loop_rows import RowLog
+from flows.stages.loop.baselines import seeds
+from flows.stages.loop.round import Kept, LoopWork, RoundResult, arrow, counts_of, train_and_judge
+from flows.stages.loop.rows import RowLog
 from flows.stages.policy import policy_label
 from flows.stages.progress import Say
 from flows.stages.proof import named

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from data.store import Store
 from data.tasks import Task
 from data.trajectories import Trajectory
-from flows.stages.loop_round import (
+from flows.stages.loop.round import (
     Kept,
     LoopWork,
     RoundResult,

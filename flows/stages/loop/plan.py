@@ -8,7 +8,7 @@ from typing import Any
 
 from flows.stages import run as runs_
 from flows.stages.curate import check_filters
-from flows.stages.loop_baselines import fresh_tasks, seed_section
+from flows.stages.loop.baselines import fresh_tasks, seed_section
 from flows.stages.policy import policy_label
 from flows.stages.recipe import Recipe
 from flows.stages.synthesize import checked_synthesizer, refuse_script, select_tasks

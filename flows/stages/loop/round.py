@@ -2,8 +2,8 @@
 
 `rounds/<n>/<arm>/` is laid out as a run is. Every arrow ends with a manifest whose key covers its options and
 the manifest of the arrow before it, so a killed loop goes on at the arrow it died in. Weights are continued
-from the model kept so far, the optimizer starts anew. Not covered: what an arm's data is (`loop_looptool`,
-`loop_baselines`) and when there is another round (`loop_rules`).
+from the model kept so far, the optimizer starts anew. Not covered: what an arm's data is (`looptool`,
+`baselines`) and when there is another round (`rules`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from data.store import Store
 from data.trajectories import Trajectory
 from flows.stages import run as runs_
 from flows.stages.evaluate import Evaluation
-from flows.stages.loop_rules import Finished, Gate, Guarded, gate
+from flows.stages.loop.rules import Finished, Gate, Guarded, gate
 from flows.stages.policy import LivePolicy
 from flows.stages.progress import Say
 from flows.stages.proof import within

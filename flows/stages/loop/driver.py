@@ -4,7 +4,7 @@ A start model is trained on seeds. Every round then probes it, repairs, expands,
 on the dev split; the baselines take the same steps. A round that lost a protected capability is refused: the
 model before it stays. The loop stops on plateau, budget or after its rounds. The held-out splits are read
 once, after that: a run that has read them makes no further round. Every arrow resumes. Not covered: what
-stands in a table (`loop_table`).
+stands in a table (`table`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from data.store import Store
 from data.trajectories import Trajectory
 from flows.stages import run as runs_
 from flows.stages.evaluate import Evaluation
-from flows.stages.loop_baselines import (
+from flows.stages.loop.baselines import (
     START,
     STATIC,
     sampling_round,
@@ -32,12 +32,12 @@ from flows.stages.loop_baselines import (
     start_round,
     static_round,
 )
-from flows.stages.loop_looptool import LOOPTOOL, PROBES, REPAIRS, WEAKNESS, looptool_round
-from flows.stages.loop_plan import check_loop
-from flows.stages.loop_round import RESULT, Kept, LoopWork, RoundResult
-from flows.stages.loop_rows import RowLog
-from flows.stages.loop_rules import Stop, check_gate, stop_reason
-from flows.stages.loop_table import ROW
+from flows.stages.loop.looptool import LOOPTOOL, PROBES, REPAIRS, WEAKNESS, looptool_round
+from flows.stages.loop.plan import check_loop
+from flows.stages.loop.round import RESULT, Kept, LoopWork, RoundResult
+from flows.stages.loop.rows import RowLog
+from flows.stages.loop.rules import Stop, check_gate, stop_reason
+from flows.stages.loop.table import ROW
 from flows.stages.policy import open_policy, policy_label
 from flows.stages.progress import Say
 from flows.stages.proof import Arm, arm_row, seeded_recipe
