@@ -72,7 +72,10 @@ def diagnosis_lines(diagnosis: Diagnosis) -> Iterator[str]:
             f"[{100 * row.low:+.0f}, {100 * row.high:+.0f}], p {row.p_adjusted:.1g}{also}{beside}"
         )
     for template in found.templates:
-        yield f"  template {template.template}: {template.share:.0%} solved, the rest {template.rest:.0%}"
+        yield (
+            f"  template {template.template}: {template.share:.0%} solved, others of the same weaknesses "
+            f"{template.rest:.0%}"
+        )
     for wanted in diagnosis.plan.samples:
         yield f"next: {wanted.count or 'more'} {wanted.kind} for {wanted.target} ({wanted.why})"
     for term in diagnosis.plan.rewards:

@@ -129,7 +129,7 @@ def make_plan(
     """The plan for a pool. `failures`: kind to count; `by_capability`: the same per capability."""
     weak = [(each, _cost(each, found.num_tasks)) for each in found.weak]
     templates = [
-        (each, max(0.0, each.rest - each.share) * each.num_tasks / max(1, found.num_tasks))
+        (each, (each.rest - each.share) * each.num_tasks / max(1, found.num_tasks))
         for each in found.templates
     ]
     total = sum(cost for _, cost in weak) + sum(cost for _, cost in templates)
@@ -149,7 +149,7 @@ def make_plan(
                 shortfall=shortfall,
                 low=shortfall,
                 high=shortfall,
-                why=f"solved {template.share:.0%} against {template.rest:.0%}; no capability explains it",
+                why=f"solved {template.share:.0%}, others of the same weaknesses {template.rest:.0%}",
             )
         )
     rows += [_measured(each) for each in found.capabilities if each.standing is Standing.WITHIN_SPREAD]

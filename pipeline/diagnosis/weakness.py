@@ -91,8 +91,11 @@ class WeakTemplate(Record):
 
     template: str
     share: float
+    """Solved, of its tasks that are `num_tasks`."""
     rest: float
+    """Solved, of the tasks of other templates that have the same weaknesses."""
     num_tasks: int
+    """Its tasks of whose weaknesses other templates have tasks, too."""
     p_adjusted: float
     only_here: tuple[str, ...]
     """Capabilities that no other template of the pool has: not separable from the template."""
@@ -280,6 +283,8 @@ def _goes_with(cells: Cells, cause: Any, holds: Any) -> bool:
 
 
 def _weak_templates(cells: Cells, chosen: Sequence[int]) -> list[WeakTemplate]:
+    import numpy as np
+
     pattern = _pattern(cells, chosen)
     p_values = [
         failures_p_value(cells, cells.template == number, pattern) for number in range(len(cells.templates))
@@ -288,19 +293,28 @@ def _weak_templates(cells: Cells, chosen: Sequence[int]) -> list[WeakTemplate]:
     for number, adjusted in enumerate(holm(p_values)):
         here = cells.template == number
         if adjusted < LEVEL:
+            alike = here & np.isin(pattern, pattern[~here])
             columns = (*cells.columns, *cells.too_few)
             only = [name for column in columns if not (column.holds & ~here).any() for name in column.names]
             found.append(
                 WeakTemplate(
                     template=cells.templates[number],
-                    share=_share(cells, here),
-                    rest=_share(cells, ~here),
-                    num_tasks=int(cells.count[here].sum()),
+                    share=_share(cells, alike),
+                    rest=_rest_alike(cells, alike, ~here, pattern),
+                    num_tasks=int(cells.count[alike].sum()),
                     p_adjusted=adjusted,
                     only_here=tuple(only),
                 )
             )
     return sorted(found, key=lambda each: (each.share, each.template))
+
+
+def _rest_alike(cells: Cells, alike: Any, others: Any, pattern: Any) -> float:
+    """Solved, of `others`, were they as often of each pattern as the tasks in `alike` are."""
+    patterns = sorted(set(pattern[alike].tolist()))
+    weights = [float(cells.count[alike & (pattern == each)].sum()) for each in patterns]
+    shares = [_share(cells, others & (pattern == each)) for each in patterns]
+    return sum(weight * share for weight, share in zip(weights, shares, strict=True)) / sum(weights)
 
 
 def _pattern(cells: Cells, columns: Sequence[int]) -> Any:

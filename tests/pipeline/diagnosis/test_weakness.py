@@ -45,6 +45,19 @@ HELD = {
 }
 
 
+def test_a_weak_template_is_compared_with_others_of_the_same_weaknesses() -> None:
+    """Most of the pool has a weakness: the template is above the pool's rest, and below its like."""
+    held = {**{f"weak{number}": ("tag:weak",) for number in range(8)}, **dict.fromkeys("abcd", ())}
+    outcomes = pool(held, solved={"tag:weak": 0.05})
+    for number in range(20):
+        outcomes.add(f"odd/{number}", "odd", (), success=number < 8)
+    found = weaknesses(outcomes)
+    assert [each.name for each in found.weak] == ["tag:weak"]
+    (odd,) = found.templates
+    assert (odd.template, odd.share, odd.num_tasks) == ("odd", 0.4, 20)
+    assert odd.rest == pytest.approx(0.9)
+
+
 def test_the_planted_capability_is_named_and_what_goes_with_it_is_explained() -> None:
     found = weaknesses(pool(HELD, solved={"tag:weak": 0.1}))
     (weak,) = found.weak
