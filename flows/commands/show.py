@@ -23,7 +23,8 @@ def diagnose(run: RunArgument, as_json: JsonOption = False) -> None:
         found = asyncio.run(examine(store, say=say))
         if found is None:
             raise ConfigError(
-                f"{run} holds no trajectories to diagnose; run `trajsmith eval` or `synth` first"
+                f"{run} holds no trajectory that its policy sampled, which is what is diagnosed; run "
+                f"`trajsmith eval`, or `synth` with a synthesizer that samples it (rejection_sampling)"
             )
         page = save_diagnosis(store, found, say=say)
     if as_json:

@@ -1,4 +1,4 @@
-"""The diagnosis stage: the newest evaluation of a run (else its own trajectories) against played gold.
+"""The diagnosis stage: the newest evaluation of a run (else what its policy sampled) against played gold.
 
 Gold is played once per task, in this process and unrecorded (media that its tools answer are dropped), so
 that a failure can be told as a wrong tool or argument instead of only a wrong end state, and that the task's
@@ -9,7 +9,7 @@ trajectories it names beside it. Not covered: the kinds, the weakness test and t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -22,9 +22,9 @@ from data.media import MediaStore
 from data.messages import ToolSpec, Turn
 from data.store import Store
 from data.tasks import Task
-from data.trajectories import Trajectory
+from data.trajectories import Origin, Trajectory
 from flows.stages.progress import Say, silent
-from flows.stages.show import renderer_of
+from flows.stages.show import recipe_of, renderer_of
 from pipeline.diagnosis.diagnose import Diagnosis, diagnose
 from pipeline.diagnosis.gold import GoldBook
 from pipeline.environments.base import Environment
@@ -49,18 +49,16 @@ class Diagnosed(NamedTuple):
 
 
 async def diagnose_run(store: Store, *, say: Say = silent) -> Diagnosed | None:
-    """The diagnosis of a run; None where it holds no trajectories."""
-    stored = store.recipe["environment"]
-    named, options = (stored, {}) if isinstance(stored, str) else (stored["name"], stored["options"])
-    environment = load_environment(named, **options)
+    """The diagnosis of a run; None where it holds no trajectories that its policy sampled."""
+    named = recipe_of(store)["environment"]
+    environment = load_environment(named["name"], **named["options"])
     folders = sorted((store.root / "eval").glob(f"*/{EVALUATION}"), key=_age)
     if folders:
         root = folders[-1].parent
         with Store.open(root) as evaluated:
             return Diagnosed(await _diagnose(evaluated, environment, say), root.name, root)
-    if store.ids("trajectories"):
-        found = await _diagnose(store, environment, say)
-        return Diagnosed(found, "all trajectories of the run", store.root)
+    if any(sampled(store)):
+        return Diagnosed(await _diagnose(store, environment, say), "all that the policy sampled", store.root)
     return None
 
 
@@ -128,7 +126,14 @@ async def _played(environment: Environment, task: Task) -> tuple[Sequence[Turn] 
 
 
 async def _diagnose(store: Store, environment: Environment, say: Say) -> Diagnosis:
-    return diagnose(store.trajectories(), gold=await gold_book(environment, store.tasks(), say=say))
+    return diagnose(sampled(store), gold=await gold_book(environment, store.tasks(), say=say))
+
+
+def sampled(store: Store) -> Iterator[Trajectory]:
+    """The trajectories in the policy's own words: demonstrations and edited dialogues tell nothing of it."""
+    for row in store.trajectories():
+        if all(segment.origin is Origin.SAMPLED for segment in row.segments):
+            yield row
 
 
 def _age(path: Path) -> float:

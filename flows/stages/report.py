@@ -19,6 +19,7 @@ from flows.stages.diagnose import EVALUATION, diagnose_run, save_diagnosis
 from flows.stages.evaluate import Evaluation, compare
 from flows.stages.loop.table import loop_curves, loop_tables, read_loop
 from flows.stages.run import versions
+from flows.stages.show import recipe_of
 from flows.stages.train import STAGES
 from pipeline.checks.stats import Comparison, holm
 from pipeline.reporting.content import ComparisonRow, Curve, Fact, Series, Table
@@ -62,7 +63,7 @@ async def build_report(store: Store, *, model_label: str, surveyed: Survey | Non
         else None
     )
     found = await diagnose_run(store)
-    recipe, loop = store.recipe, read_loop(store.root)
+    recipe, loop = recipe_of(store), read_loop(store.root)
     facts = {
         "model": model_label,
         "environment": recipe["environment"]["name"],

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http.server import ThreadingHTTPServer
+from typing import Any
 
 from data.recipe import read_recipe
 from data.store import Store
@@ -18,12 +19,15 @@ from pipeline.renderers.load import load_renderer
 from pipeline.reporting.server import Source, make_server
 
 
-def policy_of(store: Store) -> PolicySection:
-    """The policy of a run, or of the run that an evaluation's directory belongs to."""
+def recipe_of(store: Store) -> dict[str, Any]:
+    """The recipe of a run, or of the run that an evaluation's directory belongs to."""
     recipe = store.recipe
-    if "evaluation" in recipe:
-        recipe = read_recipe(store.root.resolve().parents[1])
-    return PolicySection.model_validate(recipe["policy"])
+    return read_recipe(store.root.resolve().parents[1]) if "evaluation" in recipe else recipe
+
+
+def policy_of(store: Store) -> PolicySection:
+    """The policy of what `recipe_of` names."""
+    return PolicySection.model_validate(recipe_of(store)["policy"])
 
 
 def renderer_of(store: Store) -> Renderer:

@@ -17,6 +17,7 @@ from flows.stages.diagnose import diagnose_run, gold_book, save_diagnosis
 from flows.stages.evaluate import Evaluation
 from flows.stages.progress import silent
 from flows.stages.recipe import Recipe
+from flows.stages.show import recipe_of
 from pipeline.environments.registry import load_environment
 from tests.flows.lab import recipe, trajsmith, write_recipe
 
@@ -45,7 +46,7 @@ def test_page_json_and_examples_are_written(workplace: Path, tokenizer: Path) ->
     assert trajsmith("synth", write_recipe(workplace, recipe(tokenizer)), "rollouts").code == 0
     with Store.open(Path("runs/small")) as store:
         found = asyncio.run(diagnose_run(store))
-        assert found is not None and found.of_what == "all trajectories of the run"
+        assert found is not None and found.of_what == "all that the policy sampled"
         page = save_diagnosis(store, found)
     assert page == Path("runs/small/report/diagnosis.html")
     written = json.loads(page.with_suffix(".json").read_text())
@@ -60,7 +61,7 @@ def test_page_json_and_examples_are_written(workplace: Path, tokenizer: Path) ->
 def test_without_a_tokenizer_tokens_are_shown_as_ids(workplace: Path, tokenizer: Path) -> None:
     moved = workplace / "model"
     shutil.copytree(tokenizer, moved)
-    assert trajsmith("synth", write_recipe(workplace, recipe(moved)), "demonstrations").code == 0
+    assert trajsmith("synth", write_recipe(workplace, recipe(moved)), "rollouts").code == 0
     shutil.rmtree(moved)
     done = trajsmith("diagnose", "runs/small")
     assert done.code == 0 and "trajectories show token ids" in done.err
@@ -69,9 +70,31 @@ def test_without_a_tokenizer_tokens_are_shown_as_ids(workplace: Path, tokenizer:
 
 def test_the_command_prints_what_it_found(workplace: Path, tokenizer: Path) -> None:
     path = write_recipe(workplace, recipe(tokenizer))
-    assert trajsmith("synth", path, "demonstrations").code == 0
+    assert trajsmith("synth", path, "rollouts").code == 0
     done = trajsmith("diagnose", "runs/small")
     assert done.code == 0 and "weak capabilities" in done.out and "written: runs/small/report" in done.out
+
+
+def test_only_what_the_policy_sampled_is_diagnosed(workplace: Path, tokenizer: Path) -> None:
+    path = write_recipe(workplace, recipe(tokenizer))
+    assert trajsmith("synth", path, "demonstrations").code == 0
+    refused = trajsmith("diagnose", "runs/small")
+    assert refused.code == 2 and "no trajectory that its policy sampled" in refused.err
+    assert trajsmith("synth", path, "rollouts").code == 0
+    done = trajsmith("diagnose", "runs/small")
+    assert done.code == 0 and "all that the policy sampled: 12 trajectories" in done.out
+
+
+def test_an_evaluation_is_read_with_the_options_of_its_run(workplace: Path, tokenizer: Path) -> None:
+    environment = {"name": "travel_desk", "options": {"templates": ["cheapest"]}}
+    path = write_recipe(workplace, recipe(tokenizer, environment=environment))
+    assert trajsmith("eval", path).code == 0
+    (folder,) = Path("runs/small/eval").iterdir()
+    with Store.open(folder) as store:
+        assert recipe_of(store)["environment"]["options"] == environment["options"]
+    assert trajsmith("diagnose", folder).code == 0
+    done = trajsmith("report", folder)
+    assert done.code == 0 and (folder / "report" / "index.html").is_file()
 
 
 def test_the_flow_publishes_the_diagnosis(
