@@ -380,9 +380,10 @@ def _rewards_are_ours(prompts: Sequence[str], **columns: Any) -> list[float]:
 
 
 def sampled_tokens(trajectory: Trajectory) -> int:
-    """Tokens that were sampled for a trajectory, those of candidates a search dropped included."""
+    """Tokens that were sampled for a trajectory: of one that a search found its share, which is less than it
+    holds where it has a prefix in common with others; what it holds where its usage is not recorded."""
     kept = sum(segment.num_generated for segment in trajectory.segments)
-    return max(kept, trajectory.usage.generated_tokens)
+    return trajectory.usage.generated_tokens or kept
 
 
 def _generated(trajectory: Trajectory) -> bool:

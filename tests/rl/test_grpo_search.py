@@ -12,14 +12,14 @@ import pytest
 
 from data.errors import ConfigError
 from data.messages import NamedValue
-from data.trajectories import SpanKind, Trajectory
+from data.trajectories import SpanKind, Trajectory, Usage
 from data.verdicts import Verdict
 from flows.stages.train import settings_of
 from pipeline.engines.base import Sampling
 from pipeline.renderers.load import load_renderer
 from pipeline.rollout import RolloutSettings
 from rl.advantages import AdvantageKind, advantages, group_advantages
-from rl.grpo import train_grpo
+from rl.grpo import sampled_tokens, train_grpo
 from rl.grpo_config import GrpoConfig
 from rl.grpo_sources import Online, Replay
 from rl.lm import Precision
@@ -83,6 +83,15 @@ def test_a_step_on_searched_rollouts(tiny: Path, tmp_path: Path) -> None:
         mask = segment.loss_mask(item.turns)
         generated = [span for span in segment.spans if span.kind is SpanKind.GENERATED]
         assert sum(mask) == sum(span.end - span.start for span in generated) == segment.num_generated
+
+
+def test_what_several_rollouts_hold_of_one_draw_is_paid_once() -> None:
+    """Two kept of two candidates: a long and a short one share the cost, though one holds more than half."""
+    long, short = group()[:2]
+    held = long.segments[0].num_generated
+    share = Usage(generated_tokens=held // 2)
+    assert sampled_tokens(long.model_copy(update={"usage": share})) == held // 2
+    assert sampled_tokens(short.model_copy(update={"usage": Usage()})) == short.segments[0].num_generated
 
 
 def test_a_choice_by_rank_says_that_it_is_biased(
