@@ -112,13 +112,18 @@ class LoopTool:
     async def synthesize(
         self, tasks: Iterable[Task], *, done: Collection[str] = (), failed: Collection[str] = ()
     ) -> AsyncGenerator[Made]:
-        """See `Synthesizer`.
+        """See `Synthesizer`. ConfigError where `of` has no success to probe.
 
         Raises EngineError after the last probe, EnvironmentFailure after the last repair or sample, where the
         infrastructure broke some.
         """
         bases = {task.task_id: task for task in tasks}
         rows = {row.trajectory_id: row for row in self._stored(bases)}
+        if not rows and self.of != DEMONSTRATION:
+            raise ConfigError(
+                f"the run holds no success of {self.of!r} on these tasks to probe; run that stage first, on "
+                f"the same tasks, or name another synthesizer in `of`"
+            )
         try:
             if self.of == DEMONSTRATION:
                 seeds = self._demonstration().synthesize(bases.values(), done=done, failed=failed)

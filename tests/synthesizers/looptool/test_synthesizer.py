@@ -101,6 +101,8 @@ def test_stored_successes_with_planted_labels_are_repaired(desk: Desk, planted: 
     repaired = {row.parents[0]: row for row in of(Trajectory, made) if REPAIRED in row.labels}
     assert set(repaired) == {each.row.trajectory_id for each in planted if each.is_wrong}
     assert looptool(desk, desk.policy(), of="imported", store=shelf).inputs().keys() == {"imported"}
+    with pytest.raises(ConfigError, match="no success of 'nobody' on these tasks to probe"):
+        run(looptool(desk, desk.policy(), of="nobody", store=shelf), list(desk.tasks.values()))
     with pytest.raises(ConfigError, match="read from a run's store"):
         looptool(desk, desk.policy(), of="imported")
 
