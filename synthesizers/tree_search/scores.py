@@ -110,7 +110,7 @@ async def _component(branch: Branch, name: str) -> float:
         return reward.total
     raise ConfigError(
         f"step score {COMPONENT}{name}: verifier {reward.verifier} of {branch.environment.name} gives "
-        f"{', '.join(given) or 'no components'}"
+        f"{', '.join(given) or 'no components'}; name one of these in search.scores, or another score"
     )
 
 
