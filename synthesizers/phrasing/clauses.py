@@ -36,6 +36,7 @@ _COMPOUND = (
 )
 """A determiner and words that may belong to the noun behind them: "this shelf " of "this shelf mark"."""
 _LEADING = re.compile(r"^(?:a|an|the|one|my|your|any|some|this|specified|specific)\s+", re.IGNORECASE)
+_INDEFINITE = re.compile(r"an? ", re.IGNORECASE)
 _IDLE = re.compile(r"\b(a|the) (?:specific|specified|given|particular) ", re.IGNORECASE)
 _OR_ELSE = re.compile(r"^ or (?:an? |the )?\w+")
 _SOMETHING = ("take care of this", "do this for me", "handle this one", "see to it")
@@ -176,7 +177,8 @@ def _put_in(clause: Clause, index: int) -> bool:
     whole = isinstance(slot.value, int | float | list)
     for noun in _entities(slot.parts)[: 1 if whole else None]:
         pattern = rf"\b{_DETERMINER}{_QUALITY}{re.escape(noun)}\b(?! \x00)"
-        found = re.search(pattern, clause.text, re.IGNORECASE)
+        every = list(re.finditer(pattern, clause.text, re.IGNORECASE))
+        found = next((one for one in every if _INDEFINITE.match(one[0])), next(iter(every), None))
         if found is not None and slot.reference:
             whole_phrase = rf"\b{_COMPOUND}{re.escape(noun)}\b(?! \x00)"
             found = re.search(whole_phrase, clause.text, re.IGNORECASE) or found
@@ -196,7 +198,7 @@ def _put_in(clause: Clause, index: int) -> bool:
 def _replaced(phrase: str, noun: str, clause: Clause, index: int) -> str:
     """The object with its value: "flight F12", "a new file called 'a.txt'", or the reference alone."""
     slot, mark = clause.slots[index], f"\x00{index}\x00"
-    indefinite = phrase.lower().startswith(("a ", "an "))
+    indefinite = _INDEFINITE.match(phrase)
     if slot.reference:
         return mark
     is_name = any(part in ("name", "title") for part in slot.parts)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from synthesizers.phrasing.vocabulary import FOLLOWERS, LOOK_UPS, VERBS
+from synthesizers.phrasing.vocabulary import FOLLOWERS, LOOK_UPS, PARTICLES, VERBS
 
 _CUT = re.compile(
     r"\s*(?:[;:(\[]|\s-\s|,?\s(?:if|in case|such as|e\.g\.|i\.e\.|which|that|using|based on|given|where|when|"
@@ -34,6 +34,8 @@ def imperative(description: str) -> str:
     first = cut if len(cut.split()) > 1 else first
     verb, _, rest = first.partition(" ")
     base, follower = _base(verb.lower()), rest.split(" ")[0].lower()
+    if base != verb.lower() and (follower == "of" or (follower == "in" and base not in PARTICLES)):
+        return f"tell me the {first[:1].lower()}{first[1:]}"  # "names in a folder" are asked for
     if base in LOOK_UPS and rest:
         return f"{LOOK_UPS[base]} {rest}"
     if base in VERBS or (follower in FOLLOWERS and verb.lower() not in FOLLOWERS):

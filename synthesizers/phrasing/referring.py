@@ -3,7 +3,8 @@
 A reference must pick one value out of the rows that hold values written alike. What the user has seen may be
 told apart by what stands beside it (a price, a time, a named field); what the turn's own calls will answer
 only by a criterion the user can have in mind before (cheapest, earliest, first on the list), or as the only
-one. Not covered: whether an agent finds it natural.
+one. A name among the names of a text is none of these, and is said. Not covered: whether an agent finds it
+natural.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ _OWN = re.compile(r"\b(?:my|user|current|account)\b", re.IGNORECASE)
 _PRICES = ("price", "cost", "fare")
 _LONGEST = 30
 """Characters of a neighbouring value that a person would repeat."""
+_OF_A_RECORD = 3
+"""Names that a line of a list has beside each other: "Oslo to Rome May 4". A text has more."""
 
 
 def goes_unsaid(call: GroundedCall, tool: ToolSpec) -> bool:
@@ -64,6 +67,8 @@ def refer(
     if here is None:
         return shown_value(source.value)
     if len(rows) == 1:
+        if _stands_in_text(rows[0], source.value):
+            return shown_value(source.value)
         if nested and not tail:
             return f"my {noun}"
         return _only_one(source, turn, noun=noun, rng=rng, tail=tail)
@@ -88,6 +93,16 @@ def _place(row: Row, value: Any) -> Field | None:
     equal = (field for field in row.fields if str(field.value) == str(value))
     said = (field for field in row.fields if isinstance(value, str) and mentions(str(field.value), value))
     return next(equal, None) or next(said, None)
+
+
+def _stands_in_text(row: Row, value: Any) -> bool:
+    """Whether the value is one of many words that are written like it: "that title" would mean any of them."""
+    held = _place(row, value)
+    if held is None or (held.name and str(held.value) == str(value)):
+        return False
+    said = str(held.value).split() if held.name else [str(field.value) for field in row.fields]
+    alike = [word for word in said if word[:1].isupper() and shape(word.strip(".,;:!?")) == shape(value)]
+    return str(value)[:1].isupper() and len(alike) > _OF_A_RECORD
 
 
 def _only_one(source: ArgumentSource, turn: TurnCalls, *, noun: str, rng: random.Random, tail: str) -> str:

@@ -181,7 +181,7 @@ def _slot(
     tail = _tail(place, turn, rng=rng, told=told, left_out=left_out) if nested else ""
     noun = unnamed(noun_of(source.name), [tool.name for tool in turn.tools], rng=rng) or "one"
     text = refer(source, turn, noun=noun, rng=rng, tail=tail, nested=nested)
-    return Slot(source.name, source.value, text, reference=True)
+    return Slot(source.name, source.value, text, reference=text != shown_value(source.value))
 
 
 def _tail(place: int, turn: TurnCalls, *, rng: random.Random, told: set[int], left_out: str) -> str:

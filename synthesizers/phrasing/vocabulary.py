@@ -56,13 +56,16 @@ FOLLOWERS = _words("""
 """)
 """Words after which the word before was a verb, known or not."""
 
+PARTICLES = _words("check fill give hand join log look sign turn")
+"""Verbs that go with "in": "checks in a guest" is no check."""
+
 SYNONYMS: Mapping[str, tuple[str, ...]] = _table("""
     book: reserve
     reserve: book
     cancel: call off, drop
     drop: cancel, call off
     change: switch
-    move: shift, switch
+    move: shift
     bookings: reservations
     trips: bookings
     flights: flight options
@@ -71,7 +74,7 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = _table("""
     upgrade: bump up
     profile: membership details
     find: look for
-    search: look
+    search: browse
     query: statement
     submit: hand in, turn in
     answer: result

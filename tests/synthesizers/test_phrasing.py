@@ -433,3 +433,38 @@ def test_a_reference_takes_the_place_of_a_whole_noun(description: str, parameter
     tool = spec("zz", description, **{parameter: STRING})
     slot = Slot(parameter, "A12", "that one", reference=True)
     assert clause_of(tool, [slot], names=["zz"], rng=random.Random(0)).filled() == said
+
+
+@pytest.mark.parametrize(
+    ("name", "description", "parameter", "said"),
+    [
+        (
+            "zz",
+            "Find files whose name or text holds a text.",
+            "text",
+            "find files whose name or text holds text A12",
+        ),
+        ("list", "Names in a folder.", "folder", "tell me the names in folder A12"),
+        ("zz", "Orders of a customer.", "customer", "tell me the orders of customer A12"),
+        ("zz", "Checks in a guest.", "guest", "check in guest A12"),
+        ("search", "Search the encyclopaedia.", "query", "browse the encyclopaedia for A12"),
+    ],
+)
+def test_a_description_becomes_a_sentence_that_asks_for_what_the_tool_does(
+    name: str, description: str, parameter: str, said: str
+) -> None:
+    tool = spec(name, description, **{parameter: STRING})
+    slot = Slot(parameter, "A12", "A12")
+    assert clause_of(tool, [slot], names=[name], rng=random.Random(0)).filled() == said
+
+
+@pytest.mark.parametrize("text", ["{}", '{{"text": "{}"}}'])
+def test_a_name_among_the_names_of_a_text_is_said(text: str) -> None:
+    """ "That destination" would mean any of them."""
+    prose = "Ada Berg, born in Oslo, moved to Rome and met Carl Holm there."
+    calls = played(
+        ("profile", {}, text.format(prose)),
+        ("flights", {"src": "Paris", "dst": "Rome", "day": "May 4"}, LIST),
+    )
+    assert calls[1].sources[1].provenance is Provenance.OUTPUT
+    assert all("to Rome" in request for request in requests(turn(calls, of=LAST)))
