@@ -39,6 +39,7 @@ async def synthesis(recipe: Path, runs: Path = RUNS, stage: str = "", url: str =
     ):
         # Prefect would walk through an argument that is not quoted.
         held: Any = quote(work)
+        verbs.refuse_options(work, stages)
         for name in stages:
             for number in range(shards):
                 await synthesise_shard(held, name, number, shards)

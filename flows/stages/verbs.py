@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,8 +59,21 @@ async def run_synthesis(recipe: Recipe, stage: str, *, runs: Path, url: str, say
     """Run the recipe's synthesis stages (or one) with the run's newest model."""
     stages = chosen_stages(recipe, stage)
     async with open_work(recipe, runs=runs, url=url, say=say) as work:
+        refuse_options(work, stages)
         for name in stages:
             await synthesise(work, name, say=say)
+
+
+def refuse_options(work: Work, stages: Iterable[str]) -> None:
+    """ConfigError where a stage's synthesizer takes no such options: before the first stage works."""
+    for name in stages:
+        make_synthesizer(
+            work.recipe.synth[name],
+            environment=work.environment,
+            policy=work.policy,
+            store=work.store,
+            seed=work.recipe.seed,
+        )
 
 
 async def synthesise(work: Work, name: str, *, say: Say, shard: tuple[int, int] = (0, 1)) -> None:

@@ -184,9 +184,11 @@ class Hindsight:
             if isinstance(task, Task) and (task_id in given or given.keys() & set(task.parents)):
                 found.append((task, ids))
         if not found:
+            there = {row.synthesizer for row in self.store.trajectories()} - {self.name}
             raise ConfigError(
-                f"{self.store.root} holds no finished episode of {self.of} on these tasks; run that stage "
-                f"first, on the same tasks, or name another synthesizer in `of`"
+                f"{self.store.root} holds no finished episode of {self.of} on these tasks; it has episodes "
+                f"of: {', '.join(sorted(there)) or 'none'}. Run that stage first, on the same tasks, or name "
+                f"another synthesizer in `of`"
             )
         return found
 

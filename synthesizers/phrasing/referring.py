@@ -96,7 +96,7 @@ def _place(row: Row, value: Any) -> Field | None:
 
 
 def _stands_in_text(row: Row, value: Any) -> bool:
-    """Whether the value is one of many words that are written like it: "that title" would mean any of them."""
+    """Whether the value is one of many words written like it, so that "that title" would mean any of them."""
     held = _place(row, value)
     if held is None or (held.name and str(held.value) == str(value)):
         return False

@@ -84,6 +84,18 @@ def test_hindsight_before_its_source_says_what_to_run(tokenizer: Path, workplace
     path = write_recipe(workplace, hindsight(tokenizer))
     early = trajsmith("synth", path, "reached")
     assert early.code == 2 and "holds no finished episode of rejection_sampling" in early.err
+    value = hindsight(tokenizer, of="rejection") | {"name": "misspelt"}
+    assert trajsmith("synth", write_recipe(workplace, value), "episodes").code == 0
+    wrong = trajsmith("synth", write_recipe(workplace, value), "reached")
+    assert wrong.code == 2 and "it has episodes of: rejection_sampling. Run" in wrong.err
+
+
+def test_what_a_later_stage_refuses_is_told_before_the_first_one_works(
+    tokenizer: Path, workplace: Path
+) -> None:
+    refused = trajsmith("synth", write_recipe(workplace, hindsight(tokenizer, goals=0)))
+    assert refused.code == 2 and "goals must be at least 1, got 0" in refused.err
+    assert "synth episodes" not in refused.err and not (RUN / "manifests").exists()
 
 
 def test_an_evaluation_is_shown_a_memory_and_says_so(tokenizer: Path, workplace: Path) -> None:
