@@ -78,12 +78,17 @@ class SelectionReport:
     """The same of those that are kept."""
 
     def parts(self) -> dict[str, float]:
-        """The figures of a step's record."""
+        """The figures of a step's record, those of all choices."""
         return {
             "selected": float(self.kept),
             "not_selected": float(self.rollouts - self.kept),
-            "short_groups": float(len(self.short_groups)),
             "left_out_groups": float(len(self.left_out_groups)),
+        }
+
+    def drawn_parts(self) -> dict[str, float]:
+        """Those of the choice within groups."""
+        return {
+            "short_groups": float(len(self.short_groups)),
             "penalty": self.penalty,
             "kept_penalty": self.kept_penalty,
         }
@@ -202,7 +207,8 @@ def select_batch(
             len(report.short_groups), keep, ", ".join(report.short_groups[:8]),
         )  # fmt: skip
     selected, report.left_out_groups = varied_groups(selected, share, value)
-    return selected, report.parts()
+    report.rollouts, report.kept = _rewarded(trajectories), _rewarded(selected)
+    return selected, report.parts() | ({} if settings is None else report.drawn_parts())
 
 
 def varied_groups(
@@ -257,6 +263,10 @@ def search_parts(trajectories: Sequence[Trajectory], *, cap: float | None = None
         solved = math.fsum(weight for item, weight in zip(searched, weights, strict=True) if item.success)
         parts["search_policy_success"] = solved / math.fsum(weights)
     return parts
+
+
+def _rewarded(trajectories: Sequence[Trajectory]) -> int:
+    return sum(item.reward is not None for item in trajectories)
 
 
 def _std(values: Sequence[float]) -> float:
