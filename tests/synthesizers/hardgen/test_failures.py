@@ -84,7 +84,7 @@ def test_the_same_answer_or_the_same_arguments_are_right_but_each_call_counts_on
         (("a", "b", "c"), "3 policies"),
         (("a", "a"), "stands twice"),
         (("a", {"run": "x"}), "names no policy"),
-        (("a", {"polcy": "x"}), "names no policy"),
+        (("a", {"polcy": "x"}), "has an unknown key polcy; write"),
     ],
 )
 def test_one_policy_is_refused_with_what_to_do(failures: Any, said: str) -> None:
