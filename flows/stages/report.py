@@ -11,7 +11,11 @@ import json
 from collections.abc import Sequence
 from itertools import groupby, pairwise
 from pathlib import Path
+from typing import TypeVar
 
+from pydantic import BaseModel, ValidationError
+
+from data.errors import StoreError
 from data.files import write_atomically
 from data.store import Store
 from flows.stages.curate import Curation
@@ -28,6 +32,7 @@ from rl.results import RESULT_FILE
 from synthesizers.survey import Survey, survey, survey_tables, was_planned
 
 CURATION = "curation.json"
+_Summary = TypeVar("_Summary", bound=BaseModel)
 
 
 def save_evaluation(root: Path, evaluation: Evaluation) -> None:
@@ -38,9 +43,20 @@ def save_evaluation(root: Path, evaluation: Evaluation) -> None:
 def load_evaluations(root: Path) -> list[Evaluation]:
     """The finished evaluations of a run: base first, then the training stages in order, then others."""
     files = (root / "eval").glob(f"*/{EVALUATION}")
-    found = [Evaluation.model_validate_json(path.read_text(encoding="utf-8")) for path in files]
+    found = [_read(Evaluation, path, verb="eval") for path in files]
     places = {name: place for place, name in enumerate(("base", *STAGES))}
     return sorted(found, key=lambda each: (places.get(each.name, len(places)), each.name, each.group))
+
+
+def _read(kind: type[_Summary], path: Path, *, verb: str) -> _Summary:
+    """A summary that a verb left. StoreError where it is none."""
+    try:
+        return kind.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise StoreError(
+            f"{path} is no summary of `trajsmith {verb}`: {error.errors()[0]['msg']}; delete it and run "
+            f"`trajsmith {verb}` again, which makes nothing twice"
+        ) from error
 
 
 async def report(store: Store, *, model_label: str) -> Path:
@@ -57,11 +73,7 @@ async def build_report(store: Store, *, model_label: str, surveyed: Survey | Non
     """The report of what is on disk now; parts that do not exist yet are left out."""
     evaluations = load_evaluations(store.root)
     curation_file = store.root / CURATION
-    curation = (
-        Curation.model_validate_json(curation_file.read_text(encoding="utf-8"))
-        if curation_file.is_file()
-        else None
-    )
+    curation = _read(Curation, curation_file, verb="curate") if curation_file.is_file() else None
     found = await diagnose_run(store)
     recipe, loop = recipe_of(store), read_loop(store.root)
     facts = {

@@ -95,6 +95,11 @@ def test_an_evaluation_is_read_with_the_options_of_its_run(workplace: Path, toke
     assert trajsmith("diagnose", folder).code == 0
     done = trajsmith("report", folder)
     assert done.code == 0 and (folder / "report" / "index.html").is_file()
+    (folder / "evaluation.json").write_text("{")
+    torn = trajsmith("report", "runs/small")
+    assert torn.code == 4 and "evaluation.json is no summary of `trajsmith eval`" in torn.err
+    (folder / "evaluation.json").unlink()
+    assert trajsmith("eval", path).code == 0 and trajsmith("report", "runs/small").code == 0
 
 
 def test_the_flow_publishes_the_diagnosis(
