@@ -117,7 +117,8 @@ def check_setting(failures: Sequence[Setting]) -> None:
     for setting in failures:
         wrong = set(setting) - {"run", "policy", "weights"} if isinstance(setting, Mapping) else set()
         if wrong or not _policy(setting):
-            problem = f"has an unknown key {', '.join(sorted(map(str, wrong)))}" if wrong else "names no policy"
+            unknown = ", ".join(sorted(map(str, wrong)))
+            problem = f"has an unknown key {unknown}" if wrong else "names no policy"
             raise ConfigError(
                 f"failures: {setting!r} {problem}; write its name, or a mapping of "
                 f"policy, run (a run's folder) and weights (the start of a digest)"
