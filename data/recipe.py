@@ -15,6 +15,7 @@ from typing import Any
 from data import canonical
 from data.errors import ConfigError, RecordError, StoreError
 from data.files import write_atomically
+from data.lock import FILE as LOCK
 
 FILE = "recipe.yaml"
 _ABSENT = "(absent)"
@@ -48,6 +49,7 @@ def settle_recipe(
 ) -> None:
     """Write the recipe of a new run, or check it against the one of the run that is there.
 
+    A run that holds nothing yet takes any recipe: its first command may have been refused for a wrong one.
     ConfigError with every differing key that is neither volatile, nor a growing one that grew, nor absent
     from the stored recipe and now at its default. `defaults` is shaped like a recipe; * is any one name.
     """
@@ -68,11 +70,17 @@ def settle_recipe(
             and not _has_grown(key, was, now, growing)
             and not (was == _ABSENT and any(_fits(key, path) and now == usual[path] for path in usual))
         ]
-        if changes:
+        if changes and not _holds_nothing(root):
             raise ConfigError(_refusal(root, changes))
         if stored == wanted:
             return
     write_atomically(path, yaml.safe_dump(wanted, sort_keys=False, allow_unicode=False))
+
+
+def _holds_nothing(root: Path) -> bool:
+    """Whether a run has no file with content but its recipe, its lock and what the model server said."""
+    files = (path for path in root.rglob("*") if path.is_file() and path.stat().st_size > 0)
+    return all(path.name in (FILE, LOCK, "server.log") for path in files)
 
 
 def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, str, str]]:

@@ -170,8 +170,17 @@ def test_the_lock_of_a_dead_writer_is_free(root: Path) -> None:
     Store.create_or_open(root, RECIPE).close()
 
 
-def test_a_changed_recipe_is_refused_with_the_difference(root: Path) -> None:
+def test_a_run_that_holds_nothing_takes_another_recipe(root: Path) -> None:
+    """Its first command may have been refused for what the recipe said."""
     Store.create_or_open(root, RECIPE).close()
+    (root / "server.log").write_text("no model")
+    with Store.create_or_open(root, {"seed": 2}) as store:
+        assert store.recipe == {"seed": 2}
+
+
+def test_a_changed_recipe_is_refused_with_the_difference(root: Path) -> None:
+    with Store.create_or_open(root, RECIPE) as store:
+        store.append(records.make_trajectory(0))
     changed = {"seed": 2, "engine": {"url": "http://b", "model": "m", "retries": 3}}
     with pytest.raises(ConfigError) as caught:
         Store.create_or_open(root, changed, volatile=["engine.url"])
@@ -197,7 +206,8 @@ def test_a_growing_number_may_only_grow(root: Path) -> None:
     def recipe(tasks: object) -> dict[str, object]:
         return {"synth": {"demos": {"tasks": tasks, "options": {"tasks": 1}}}}
 
-    Store.create_or_open(root, recipe(9), growing=growing).close()
+    with Store.create_or_open(root, recipe(9), growing=growing) as store:
+        store.append(records.make_trajectory(0))
     with Store.create_or_open(root, recipe(10), growing=growing) as store:
         assert store.recipe == recipe(10)
     for wrong in (9, "many", None):
