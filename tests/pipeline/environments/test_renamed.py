@@ -63,10 +63,8 @@ def test_a_renamed_session_answers_to_shown_names_and_keeps_its_snapshots() -> N
         session: Session = await environment.open(other)
         assert [spec.name for spec in session.tools] == list(other.tools or ())
         refused = await session.call("flights", {"src": "A", "dst": "B", "day": "C"}, "one")
-        assert (
-            refused.status is ToolStatus.TOOL_ERROR
-            and f"no tool flights; tools: {other.tools[0]}" in refused.text
-        )  # type: ignore[index]
+        assert refused.status is ToolStatus.TOOL_ERROR and other.tools is not None
+        assert f"no tool flights; tools: {other.tools[0]}" in refused.text
         kept = session.snapshot()
         found = await session.call(shown["flights"], {"src": "A", "dst": "B", "day": "C"}, "two")
         assert (found.name, found.text, found.status) == (shown["flights"], "none", ToolStatus.OK)

@@ -52,9 +52,8 @@ def solver(renderer: ChatMLRenderer, gold: Run, *, when: Callable[[str], bool]) 
 
     def speech(prompt: list[int], _: Sampling) -> str:
         text = renderer.decode(prompt)
-        words, _, after = re.split(r"<\|im_start\|>user\n(?!<tool_response>)", text)[-1].partition(
-            "<|im_end|>"
-        )
+        said = re.split(r"<\|im_start\|>user\n(?!<tool_response>)", text)[-1]
+        words, after = said.split("<|im_end|>", 1)
         turn = next(b.turns[0] for b in blueprints if words.startswith(b.turns[0].text))
         done = after.count("<tool_response>")
         if not when(words) or done == len(turn.calls):

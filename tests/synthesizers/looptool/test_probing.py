@@ -91,11 +91,10 @@ def test_steps_go_by_status_weight_and_success_never_by_the_word_error() -> None
     search, book = samples.call("search", city="Rome"), samples.call("book", offer=1)
     row = samples.trajectory((search, ToolStatus.TOOL_ERROR), book, "Done.")
     assert [step.turn for step in step_samples(row)] == [4, 6]
-    worded = row.turns[5].model_copy(
-        update={
-            "result": row.turns[5].result.model_copy(update={"parts": samples.messages.text_parts("error 7")})
-        }
-    )
+    found = row.turns[5].result
+    assert found is not None
+    spoken = found.model_copy(update={"parts": samples.messages.text_parts("error 7")})
+    worded = row.turns[5].model_copy(update={"result": spoken})
     talking = row.model_copy(update={"turns": (*row.turns[:5], worded, *row.turns[6:])})
     assert [step.turn for step in step_samples(talking)] == [4, 6]
     silent = row.turns[4].model_copy(update={"weight": 0.0})

@@ -109,7 +109,7 @@ class Desk:
             steps = [turn for turn in row.turns if turn.role == "assistant"]
             calling = [place for place, turn in enumerate(steps) if turn.tool_calls]
             at[task_id] = rng.choice(calling) if calling else -1
-        found = []
+        found: list[Planted] = []
         for row in self.demonstrated(Slipping(self.environment, self.gold, at)):
             gold = self.gold[row.task_id]
             places = [place for place, turn in enumerate(row.turns) if turn.role == "assistant"]

@@ -26,7 +26,7 @@ POLICY = {(): {"a": 0.7, "b": 0.2, "c": 0.1}, ("a",): {"x": 0.9, "y": 0.1}, ("b"
           ("c",): {"x": 0.25, "y": 0.75}}  # fmt: skip
 """What the toy policy does in two steps."""
 SCORES = {("a",): 0.0, ("b",): 1.0, ("c",): 0.4, ("a", "y"): 2.0, ("c", "y"): 1.5, ("b", "x"): -1.0}
-VALUE = {
+VALUE: dict[Path, float] = {
     ("a", "x"): 1.0,
     ("a", "y"): 3.0,
     ("b", "x"): -2.0,

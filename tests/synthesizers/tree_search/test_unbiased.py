@@ -26,7 +26,8 @@ class ToyBranch:
     broken, parsable, replay, last = False, True, False, 0
 
     def __init__(self, seed: int) -> None:
-        self.rng, self.path, self.turns = random.Random(seed), (), []
+        self.rng, self.path = random.Random(seed), tuple[str, ...]()
+        self.turns: list[Any] = []
         self.task = SimpleNamespace(task_id="toy")
         self.identity = SimpleNamespace(group_id="g", rollout_index=seed, attempt=0, seed=0)
         self.cost = SimpleNamespace(tokens=0, engine_calls=0, tool_calls=0)
