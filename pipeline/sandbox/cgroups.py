@@ -26,6 +26,7 @@ _ACCOUNT = "cpuacct"
 """Version 1: counts processor time; version 2 does so in every group."""
 _PERIOD = 100_000
 _PREFIX = "trajsmith-"
+_MEMORY_AND_SWAP = "memory.memsw.limit_in_bytes"
 _counter = itertools.count()
 
 
@@ -137,9 +138,11 @@ class Group:
             self._write("memory", "memory.swap.max", "0", optional=True)
             self._write("cpu", "cpu.max", f"{quota} {_PERIOD}")
         else:
-            # Version 2 ends what is above its new limit; version 1 refuses the limit.
+            # Version 2 ends what is above its new limit; version 1 refuses the limit, or moves what is above it to
+            # a swap file and refuses the limit of both together.
             held = self._write("memory", "memory.limit_in_bytes", memory, optional=True)
-            self._write("memory", "memory.memsw.limit_in_bytes", memory, optional=True)
+            if self._offers("memory", _MEMORY_AND_SWAP):
+                held &= self._write("memory", _MEMORY_AND_SWAP, memory, optional=True)
             self._write("cpu", "cpu.cfs_quota_us", str(quota), optional=True)
         self._write("pids", "pids.max", processes)
         return held
@@ -154,6 +157,9 @@ class Group:
             with contextlib.suppress(OSError, ValueError):
                 return int((self._paths[_ACCOUNT] / "cpuacct.usage").read_text()) / 1e9
         return None
+
+    def _offers(self, controller: str, name: str) -> bool:
+        return controller in self._paths and (self._paths[controller] / name).exists()
 
     def _write(self, controller: str, name: str, value: str, optional: bool = False) -> bool:
         if controller not in self._paths:

@@ -143,6 +143,21 @@ def test_version_2_limits_are_written_and_deaths_read(tree: Path, monkeypatch: p
     assert group.remove() and not path.exists()
 
 
+def test_version_1_does_not_hold_a_limit_that_a_swap_file_got_around(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lowering the limit moves what is above it to the swap file; the limit of both is then refused."""
+    found = cgroups.Host(1, {"memory": tree})
+    monkeypatch.setattr(cgroups, "host", lambda: found)
+    group = cgroups.Group()
+    folder = Path(group.entries[0]).parent
+    both = folder / "memory.memsw.limit_in_bytes"
+    assert group.limit(Limits(memory_mib=100), 1.0, 24, 3) and not both.exists()
+    both.mkdir()  # cannot be written
+    assert not group.limit(Limits(memory_mib=50), 1.0, 24, 3)
+    assert (folder / "memory.limit_in_bytes").read_text() == str(74 << 20)
+
+
 def test_groups_of_dead_processes_are_swept(tree: Path) -> None:
     for name in (f"trajsmith-{os.getpid()}-0", "trajsmith-999999999-0", "other"):
         (tree / name).mkdir()
