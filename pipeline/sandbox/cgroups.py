@@ -138,7 +138,7 @@ class Group:
             self._write("memory", "memory.swap.max", "0", optional=True)
             self._write("cpu", "cpu.max", f"{quota} {_PERIOD}")
         else:
-            # Version 2 ends what is above its new limit; version 1 refuses the limit, or moves what is above it
+            # Version 2 ends what is above its new limit; version 1 refuses it, or moves what is above it
             # to a swap file and refuses the limit of both together.
             held = self._write("memory", "memory.limit_in_bytes", memory, optional=True)
             if self._offers("memory", _MEMORY_AND_SWAP):
