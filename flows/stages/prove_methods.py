@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from data.trajectories import Trajectory
+from data.trajectories import Origin, Trajectory
 from flows.stages.proof import EXAMPLES, Proof, World, named
 from pipeline.errors import ConfigError
 
@@ -36,7 +36,9 @@ async def _arms(world: World) -> dict[str, dict[str, float]]:
             raise ConfigError(f"synthesis {name}: none of {len(made)} trajectories succeeded; see verdicts")
         say = named(world.say, name)
         say(f"{len(good)} of {len(made)} trajectories are successful")
-        sampled = sum(row.usage.generated_tokens for row in made)
+        # What gold says was rendered, not sampled.
+        rolled = (row for row in made if any(part.origin is Origin.SAMPLED for part in row.segments))
+        sampled = sum(row.usage.generated_tokens for row in rolled)
         await world.sft(name, good, start="sft", budget=TRAINED_TOKENS, sampled=sampled)
         data[name] = _data(made, good)
         await world.evaluate(name)
