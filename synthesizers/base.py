@@ -7,6 +7,7 @@ given up. Not covered: writing them (the stage's), judging trajectories (`filter
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncGenerator, Collection, Iterable, Iterator
 from dataclasses import replace
 from enum import StrEnum
@@ -60,14 +61,18 @@ class Synthesizer(Protocol):
         ...
 
 
+def open_attempt(group_id: str, rollout_index: int, *, failed: Collection[str], first: int = 0) -> int:
+    """The first attempt at a rollout, from `first` on, that is not a recorded failure."""
+    attempts = itertools.count(first)
+    return next(n for n in attempts if make_trajectory_id(group_id, rollout_index, n) not in failed)
+
+
 def pending(jobs: Iterable[Job], *, done: Collection[str], failed: Collection[str]) -> Iterator[Job]:
     """The jobs that are not done, each at its first attempt that is not a recorded failure.
 
     `group_id` of every job must be set. A job counts as done when an attempt up to that one is.
     """
     for job in jobs:
-        attempt = job.attempt
-        while make_trajectory_id(job.group_id, job.rollout_index, attempt) in failed:
-            attempt += 1
+        attempt = open_attempt(job.group_id, job.rollout_index, failed=failed, first=job.attempt)
         if make_trajectory_id(job.group_id, job.rollout_index, attempt) not in done:
             yield replace(job, attempt=attempt)

@@ -30,6 +30,9 @@ from synthesizers.segments import rendered_segments
 from synthesizers.slips import other_arguments
 from synthesizers.worlds import guarded, plannable
 
+GOLD = "gold"
+"""Name of the policy that demonstrates without slips."""
+
 
 class GoldAuthor:
     """Plays a gold script and renders what was played; see `pipeline.rollout_author.Author`."""
@@ -99,7 +102,7 @@ class Demonstration:
     @property
     def policy(self) -> Policy:
         """The demonstrator's identity; a slipping one is another policy."""
-        name = f"gold+slip{self.slip:g}" if self.slip else "gold"
+        name = f"{GOLD}+slip{self.slip:g}" if self.slip else GOLD
         return Policy(name=name, renderer=self.renderer.digest, harness=self.settings.digest)
 
     async def synthesize(

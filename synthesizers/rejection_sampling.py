@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from itertools import count, islice
+from itertools import islice
 from typing import Any
 
 from data import canonical
@@ -23,7 +23,7 @@ from pipeline.engines.base import Engine, Sampling
 from pipeline.environments.base import Environment
 from pipeline.renderers.base import Renderer
 from pipeline.rollout import Job, RolloutSettings, make_policy, rollouts
-from synthesizers.base import pending
+from synthesizers.base import open_attempt, pending
 
 
 @dataclass(kw_only=True)
@@ -113,8 +113,8 @@ class RejectionSampling:
     ) -> Iterator[Trajectory]:
         """What earlier runs made of `jobs`, at whichever attempt it came out."""
         for job in jobs if self.load else ():
-            attempts = (make_trajectory_id(job.group_id, job.rollout_index, n) for n in count())
-            trajectory_id = next(attempt for attempt in attempts if attempt not in failed)
+            attempt = open_attempt(job.group_id, job.rollout_index, failed=failed)
+            trajectory_id = make_trajectory_id(job.group_id, job.rollout_index, attempt)
             trajectory = self.load(trajectory_id) if self.load and trajectory_id in done else None
             if trajectory is not None:
                 yield trajectory

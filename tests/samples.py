@@ -115,3 +115,8 @@ def trajectory(
         reward=None if reward is None else Reward(total=reward, verifier="v/1"),
         labels=labels,
     )
+
+
+def turns_of_calls(calls: Sequence[ToolCall]) -> tuple[Turn, ...]:
+    """A dialogue of bare calls, one a turn."""
+    return tuple(messages.assistant("", call) for call in calls)

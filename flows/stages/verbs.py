@@ -39,6 +39,7 @@ from pipeline.renderers.load import load_renderer
 from pipeline.rewards import build_reward
 from rl.models import checkpoint_digest, resolve_model
 from synthesizers.base import Synthesizer
+from synthesizers.demonstration import GOLD
 
 
 def synthesis_plan(recipe: Recipe, stage: str = "") -> list[str]:
@@ -175,7 +176,7 @@ def refuse_wrong_gold(store: Store, section: SynthSection, tasks: Sequence[Task]
     wanted = {task.task_id for task in tasks}
     wrong = sum(
         row.synthesizer == "demonstration"
-        and row.policy.name == "gold"
+        and row.policy.name == GOLD
         and row.task_id in wanted
         and not row.success
         for row in store.trajectories()

@@ -113,11 +113,6 @@ def calls_of(gold: Sequence[Turn]) -> tuple[ToolCall, ...]:
     return tuple(call for turn in gold if turn.role is Role.ASSISTANT for call in turn.tool_calls)
 
 
-def turns_of_calls(calls: Sequence[ToolCall]) -> tuple[Turn, ...]:
-    """A dialogue of bare calls, one a turn, for those who know nothing more of gold."""
-    return tuple(assistant("", call) for call in calls)
-
-
 def _features(
     gold: Sequence[Turn], calls: Sequence[ToolCall], optional: dict[str, frozenset[str]]
 ) -> Iterator[Feature]:

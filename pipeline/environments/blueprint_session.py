@@ -51,7 +51,7 @@ from pipeline.environments.blueprint import (
 from pipeline.environments.end_state import state_digest
 from pipeline.environments.gold import Plan, PlannedGold
 from pipeline.environments.renamed import gold_of, open_task
-from pipeline.environments.wrapped import PassesOn, WrappedEnvironment
+from pipeline.environments.wrapped import PassesOn, WrappedEnvironment, no_such_tool
 
 
 def with_blueprints(environment: Environment) -> BlueprintEnvironment:
@@ -115,8 +115,7 @@ class BlueprintSession(PassesOn):
         """The inner call, noted for the verdict; a tool that is not shown is no tool."""
         shown = [spec.name for spec in self.tools]
         if name not in shown:
-            text = text_parts(f"no tool {name}; tools: {', '.join(shown)}")
-            return ToolResult(call_id=call_id, name=name, parts=text, status=ToolStatus.TOOL_ERROR)
+            return no_such_tool(name, call_id, shown=shown)
         made = ToolCall(call_id=call_id, name=name, arguments=canonical.dumps(arguments))
         again = next((played for played in self._played if played.call.call_id == call_id), None)
         if again is not None:

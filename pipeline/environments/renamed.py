@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from data import canonical
-from data.messages import Record, ToolCall, ToolResult, ToolSpec, ToolStatus, Turn, text_parts
+from data.messages import Record, ToolCall, ToolResult, ToolSpec, Turn
 from data.tasks import Task
 from data.trajectories import Reward, Trajectory
 from pipeline.environments.base import Environment, GoldScript, Session
 from pipeline.environments.blueprint import is_blueprint
-from pipeline.environments.wrapped import PassesOn
+from pipeline.environments.wrapped import PassesOn, no_such_tool
 
 VERIFIER = "renamed/1"
 _PATTERNS = ("{}_tool", "do_{}", "{}_v2", "run_{}", "api_{}")
@@ -129,8 +129,7 @@ class RenamedSession(PassesOn):
         """The inner call; a name that is not shown is no tool's."""
         shown = [spec.name for spec in self.tools]
         if name not in shown:
-            text = text_parts(f"no tool {name}; tools: {', '.join(shown)}")
-            return ToolResult(call_id=call_id, name=name, parts=text, status=ToolStatus.TOOL_ERROR)
+            return no_such_tool(name, call_id, shown=shown)
         result = await self.inner.call(self._own.get(name, name), arguments, call_id)
         return result.model_copy(update={"name": name})
 

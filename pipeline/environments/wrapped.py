@@ -7,11 +7,18 @@ are PassesOn, too. Not covered: what each wrapper does to a session's calls.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from data.messages import ToolResult, ToolStatus, text_parts
 from data.tasks import Task
 from pipeline.environments.base import Environment, GoldScript
+
+
+def no_such_tool(name: str, call_id: str, *, shown: Sequence[str]) -> ToolResult:
+    """The answer to a call of a tool that is not shown."""
+    text = text_parts(f"no tool {name}; tools: {', '.join(shown)}")
+    return ToolResult(call_id=call_id, name=name, parts=text, status=ToolStatus.TOOL_ERROR)
 
 
 class PassesOn:

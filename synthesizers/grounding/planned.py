@@ -1,14 +1,20 @@
 """Grounded calls as a blueprint holds them.
 
-Not covered: which of them the user's words mention, and how an earlier answer is named (the methods).
+Not covered: which of them the user's words mention (the methods).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from pipeline.environments.blueprint import PlannedCall, Source, result_digest
 from synthesizers.grounding.provenance import GroundedCall, OutputPort
+
+
+def port_name(port: OutputPort, *, names: Sequence[str]) -> str:
+    """ "flights#1:id": the first call of flights, its field id. `names`: the tools called, in order."""
+    name = names[port.call]
+    return f"{name}#{names[: port.call + 1].count(name)}:{port.path}"
 
 
 def planned_call(call: GroundedCall, *, mentioned: bool, named: Callable[[OutputPort], str]) -> PlannedCall:

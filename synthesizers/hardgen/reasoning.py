@@ -13,7 +13,6 @@ import random
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from itertools import count
 from typing import NamedTuple, Protocol
 
 from data import canonical
@@ -30,6 +29,7 @@ from pipeline.renderers.base import Renderer
 from pipeline.rollout import RolloutSettings
 from pipeline.rollout_author import EpisodeEnd, Written
 from pipeline.rollout_episode import Episode, Identity
+from synthesizers.base import open_attempt
 from synthesizers.demonstration import GoldAuthor
 from synthesizers.hardgen.hints import Secrets, hint_for
 from synthesizers.hardgen.roles import REASONER, ReasonerRequest
@@ -110,7 +110,7 @@ class ChatPlayer:
         """See `Player`. The hint is told beside the dialogue, and what repeats it is not trained."""
         policy = Policy(name=self.name, renderer=self.renderer.digest, harness=self.settings.digest)
         group_id = make_group_id(task.task_id, self.synthesizer, policy, self.seed)
-        attempt = next(n for n in count() if make_trajectory_id(group_id, number, n) not in failed)
+        attempt = open_attempt(group_id, number, failed=failed)
         trajectory_id = make_trajectory_id(group_id, number, attempt)
         if trajectory_id in done:
             found = self.load(trajectory_id) if self.load is not None else None

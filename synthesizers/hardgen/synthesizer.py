@@ -24,9 +24,8 @@ from data.trajectories import Trajectory
 from data.verdicts import Verdict
 from pipeline.checks.options import check_least
 from pipeline.environments.blueprint import Blueprint, PlannedTurn, blueprint_task
-from synthesizers.grounding.calls import OutputPort
 from synthesizers.grounding.evidence import NUM_CORPUS, make_pool
-from synthesizers.grounding.planned import planned_call
+from synthesizers.grounding.planned import planned_call, port_name
 from synthesizers.hardgen.api_graph import ApiGraph, Need
 from synthesizers.hardgen.chains import (
     FILL,
@@ -327,7 +326,7 @@ def planned_turn(
     target = chain.target
     cells = answer_cells(target.executed.result.text) if macro.question else ()
     reply = phrase_closing(turn, rng=rng, must_say=cells)
-    how = partial(_named, names=chain.names)
+    how = partial(port_name, names=chain.names)
     told = cells if macro.question else values_to_say([target.executed], reply, request=written.text)
     return PlannedTurn(
         text=written.text,
@@ -340,12 +339,6 @@ def planned_turn(
         must_say=tuple(dict.fromkeys(told)),
         state=chain.state,
     )
-
-
-def _named(port: OutputPort, *, names: Sequence[str]) -> str:
-    """How an earlier answer is named: "flights#1:F#"."""
-    number = names[: port.call + 1].count(names[port.call])
-    return f"{names[port.call]}#{number}:{port.path}"
 
 
 def _rests_on_state(graph: ApiGraph, target: str) -> bool:

@@ -21,9 +21,9 @@ from data.tasks import Task
 from pipeline.chat.base import Chat
 from pipeline.environments.blueprint import Blueprint, PlannedTurn, blueprint_task
 from synthesizers.execution import Executed
-from synthesizers.grounding.calls import GroundedCall, OutputPort, Provenance
+from synthesizers.grounding.calls import GroundedCall, Provenance
 from synthesizers.grounding.evidence import ValuePool, digest_of
-from synthesizers.grounding.planned import planned_call
+from synthesizers.grounding.planned import planned_call, port_name
 from synthesizers.hindsight.past import bare_world
 from synthesizers.phrasing.back_translation import back_translate
 from synthesizers.phrasing.referring import goes_unsaid
@@ -162,7 +162,7 @@ def _planned_turn(turn: TurnCalls, request: str, by: str, writing: Writing) -> P
     names = [call.executed.call.name for call in turn.calls]
     twins = twins_of(names, writing.tools) - set(names)
     shown = tuple(tool.name for tool in writing.tools if tool.name not in twins)
-    named = partial(_named, history=turn.history)
+    named = partial(port_name, names=[made.call.name for made in turn.history])
     return PlannedTurn(
         text=request,
         text_by=by,
@@ -175,9 +175,3 @@ def _planned_turn(turn: TurnCalls, request: str, by: str, writing: Writing) -> P
         state=writing.state,
         tools=shown if twins else None,
     )
-
-
-def _named(port: OutputPort, *, history: Sequence[Executed]) -> str:
-    """ "flights#1:id": the first call of flights, its field id."""
-    name = history[port.call].call.name
-    return f"{name}#{sum(made.call.name == name for made in history[: port.call + 1])}:{port.path}"

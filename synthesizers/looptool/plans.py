@@ -28,8 +28,8 @@ from pipeline.environments.blueprint import (
 )
 from synthesizers.director_actor.goldwork import GoldCall, gold_episode
 from synthesizers.execution import Executed, Trial
-from synthesizers.grounding.calls import GroundedCall, OutputPort
-from synthesizers.grounding.planned import planned_call
+from synthesizers.grounding.calls import GroundedCall
+from synthesizers.grounding.planned import planned_call, port_name
 from synthesizers.looptool.records import SYNTHESIZER
 from synthesizers.worlds import whole_world
 
@@ -92,7 +92,7 @@ def plan_task(
 
 def planned_calls(calls: Sequence[GroundedCall], history: Sequence[Executed]) -> tuple[PlannedCall, ...]:
     """Grounded calls as a blueprint holds them; the last one is what the user asks for, others as needed."""
-    named = partial(_named, history=history)
+    named = partial(port_name, names=[done.call.name for done in history])
     last = len(calls) - 1
     return tuple(planned_call(call, mentioned=place == last, named=named) for place, call in enumerate(calls))
 
@@ -110,9 +110,3 @@ def _planned(text: str, reply: str, calls: Sequence[GoldCall], history: Sequence
         must_say=(told,) if 0 < len(told) <= MAX_MUST_SAY else (),
         state="",
     )
-
-
-def _named(port: OutputPort, *, history: Sequence[Executed]) -> str:
-    name = history[port.call].call.name
-    number = sum(done.call.name == name for done in history[: port.call + 1])
-    return f"{name}#{number}:{port.path}"

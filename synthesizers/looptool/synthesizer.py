@@ -9,10 +9,11 @@ for every step. `trajsmith loop` takes the same parts round by round. Not covere
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 from data import canonical
@@ -32,12 +33,12 @@ from synthesizers.base import Made
 from synthesizers.demonstration import Demonstration
 from synthesizers.looptool.expansion import K, Teacher, check_weights, expand
 from synthesizers.looptool.judging import check_judges
-from synthesizers.looptool.kept import Kept
 from synthesizers.looptool.probing import Probe, ProbeVerdict, probe, read_prediction
 from synthesizers.looptool.records import SYNTHESIZER, Repair
 from synthesizers.looptool.repairing import preference, repair, sample_of
 from synthesizers.looptool.roles import JUDGES, SAMPLE_JUDGE, SAMPLE_WRITER
 from synthesizers.looptool.rounds import HIGH_SHARE, compose
+from synthesizers.looptool.rows import Row, RowLog
 from synthesizers.role_chats import ChatSetting, RoleChats, check_chats
 
 DEMONSTRATION = "demonstration"
@@ -155,70 +156,70 @@ class LoopTool:
 
     async def _probed(self, rows: Mapping[str, Trajectory], bases: Mapping[str, Task]) -> list[Probe]:
         """All probes by step. EngineError where some say nothing."""
-        kept = Kept(Probe, self._file("probes"))
         broken: list[Probe] = []
-        made = probe(
-            rows.values(),
-            engine=self.engine,
-            renderer=self.renderer,
-            environment=self.environment,
-            load_task=bases.get,
-            sampling=self.sampling,
-            settings=self.settings,
-            max_in_flight=self.max_in_flight,
-            done=set(kept.rows),
-        )
-        async with aclosing(made) as probes:
-            async for each in probes:
-                if each.verdict is ProbeVerdict.INFRA:
-                    broken.append(each)
-                else:
-                    kept.add(each)
-                    self._note("probe", each.context_tokens + len(each.token_ids))
-        if broken:
-            first = f"{broken[0].step_id}: {broken[0].reason}"
-            raise EngineError(
-                f"{len(broken)} steps could not be probed; the first, {first}. The same command tries again "
-                f"what is missing"
+        with self._log(Probe, "probes") as log:
+            made = probe(
+                rows.values(),
+                engine=self.engine,
+                renderer=self.renderer,
+                environment=self.environment,
+                load_task=bases.get,
+                sampling=self.sampling,
+                settings=self.settings,
+                max_in_flight=self.max_in_flight,
+                done=log.keys,
             )
-        return [each for each in kept.in_order() if each.trajectory_id in rows]
+            async with aclosing(made) as probes:
+                async for each in probes:
+                    if each.verdict is ProbeVerdict.INFRA:
+                        broken.append(each)
+                    else:
+                        log.append(each.step_id, each)
+                        self._note("probe", each.context_tokens + len(each.token_ids))
+            if broken:
+                first = f"{broken[0].step_id}: {broken[0].reason}"
+                raise EngineError(
+                    f"{len(broken)} steps could not be probed; the first, {first}. The same command tries "
+                    f"again what is missing"
+                )
+            return sorted((each for each in log.rows() if each.trajectory_id in rows), key=_place)
 
     async def _repaired(
         self, probes: Sequence[Probe], rows: Mapping[str, Trajectory], bases: Mapping[str, Task]
     ) -> list[Repair]:
         """All repairs by step. EnvironmentFailure where some could not be decided."""
         judged = [judge.name for judge in self.judges]
-        kept = Kept(Repair, self._file("repairs", judged, self.executed_check, self.policy_finishes))
-        made = repair(
-            probes,
-            load=rows.get,
-            load_task=bases.get,
-            environment=self.environment,
-            renderer=self.renderer,
-            engine=self.engine,
-            sampling=self.sampling,
-            settings=self.settings,
-            judges=self.judges,
-            executed_check=self.executed_check,
-            policy_finishes=self.policy_finishes,
-            max_in_flight=self.max_in_flight,
-            done=set(kept.rows),
-            run_id=self.run_id,
-        )
         broken: list[Repair] = []
-        async with aclosing(made) as repairs:
-            async for each in repairs:
-                self._note("repair", each.sampled_tokens)
-                if each.is_broken:
-                    broken.append(each)
-                else:
-                    kept.add(each)
-        if broken:
-            raise EnvironmentFailure(
-                f"{len(broken)} mismatches could not be verified; the first, {broken[0].step_id}: "
-                f"{broken[0].analysis}. The same command tries again what is missing"
+        with self._log(Repair, "repairs", judged, self.executed_check, self.policy_finishes) as log:
+            made = repair(
+                probes,
+                load=rows.get,
+                load_task=bases.get,
+                environment=self.environment,
+                renderer=self.renderer,
+                engine=self.engine,
+                sampling=self.sampling,
+                settings=self.settings,
+                judges=self.judges,
+                executed_check=self.executed_check,
+                policy_finishes=self.policy_finishes,
+                max_in_flight=self.max_in_flight,
+                done=log.keys,
+                run_id=self.run_id,
             )
-        return [each for each in kept.in_order() if each.trajectory_id in rows]
+            async with aclosing(made) as repairs:
+                async for each in repairs:
+                    self._note("repair", each.sampled_tokens)
+                    if each.is_broken:
+                        broken.append(each)
+                    else:
+                        log.append(each.step_id, each)
+            if broken:
+                raise EnvironmentFailure(
+                    f"{len(broken)} mismatches could not be verified; the first, {broken[0].step_id}: "
+                    f"{broken[0].analysis}. The same command tries again what is missing"
+                )
+            return sorted((each for each in log.rows() if each.trajectory_id in rows), key=_place)
 
     def _trained(
         self, probes: Sequence[Probe], repairs: Sequence[Repair], rows: Mapping[str, Trajectory]
@@ -297,13 +298,21 @@ class LoopTool:
         if self.chat_dir is not None and tokens:
             ChatLedger(self.chat_dir / LEDGER).note(f"{self.engine.name} ({what})", tokens)
 
-    def _file(self, name: str, *of: object) -> Path | None:
-        """Where rows are kept: another file for other weights, another window, other judges."""
-        if self.chat_dir is None:
-            return None
+    @contextmanager
+    def _log(self, kind: type[Row], name: str, *of: object) -> Iterator[RowLog[Row]]:
+        """The rows there are: others for other weights, another window, other judges. Without a directory
+        for the chats they last as long as the log is open."""
         asked = (self.engine.weights_version, self.renderer.digest, self.settings.digest)
         key = canonical.digest(*asked, self.sampling.max_tokens, self.environment.version, *of, length=12)
-        return self.chat_dir / f"{name}-{key}.jsonl"
+        with (
+            TemporaryDirectory(prefix="trajsmith-looptool-") as passing,
+            RowLog((self.chat_dir or Path(passing)) / f"{name}-{key}.log", kind) as log,
+        ):
+            yield log
+
+
+def _place(row: Probe | Repair) -> tuple[str, int]:
+    return row.trajectory_id, row.turn
 
 
 def _probe_verdict(made: Probe) -> Verdict:

@@ -25,7 +25,7 @@ from synthesizers.graph.dependency import SignatureGraph
 from synthesizers.graph.fields import fields_of
 from synthesizers.grounding.calls import Choice, GroundedCall, OutputPort, Provenance, ground
 from synthesizers.grounding.evidence import ValuePool, digest_of
-from synthesizers.grounding.planned import planned_call
+from synthesizers.grounding.planned import planned_call, port_name
 from synthesizers.magnet.paths import CallOrigin, Path, PathCall, PathTurn
 from synthesizers.magnet.translation import Translator, Unwritten, Written, played
 from synthesizers.phrasing.referring import goes_unsaid
@@ -278,17 +278,10 @@ def planned_turn(enacted: Enacted, *, text: Written | None = None) -> PlannedTur
 
 
 def _planned_calls(enacted: Enacted) -> Iterator[PlannedCall]:
-    named = partial(_shown, history=enacted.turn.history)
+    named = partial(port_name, names=[made.call.name for made in enacted.turn.history])
     for place, call in enumerate(enacted.turn.calls):
         mentioned = place not in enacted.turn.unmentioned and not call.question
         yield planned_call(call, mentioned=mentioned, named=named)
-
-
-def _shown(port: OutputPort, *, history: Sequence[Executed]) -> str:
-    """ "flights#1:id": the first call of flights, its field id."""
-    name = history[port.call].call.name
-    number = sum(done.call.name == name for done in history[: port.call + 1])
-    return f"{name}#{number}:{port.path}"
 
 
 def _told(calls: Sequence[GroundedCall]) -> Iterator[str]:

@@ -48,7 +48,6 @@ class Branch(Episode):
         super().__init__(*args, **options)
         self.cost, self.replay = cost, replay
         self.end: EpisodeEnd | None = None
-        self.weight = 1.0
         self.last = 0
         """Index of the assistant turn of the latest step."""
         self._seconds = 0.0
@@ -231,8 +230,7 @@ class Branch(Episode):
 
     async def _generate(self) -> Step:
         self.last = len(self.turns)
-        following = await super()._generate()
-        return following
+        return await super()._generate()
 
     async def _bounded(self, work: Any) -> None:
         """Await a piece of the episode within the time that it has left."""

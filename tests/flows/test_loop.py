@@ -21,7 +21,6 @@ from flows.stages.loop import looptool as loop_looptool
 from flows.stages.loop import round as loop_round
 from flows.stages.loop.driver import content_digest, improve
 from flows.stages.loop.round import POINTS, LoopWork
-from flows.stages.loop.rows import RowLog
 from flows.stages.loop.table import loop_curves, row_markdown
 from flows.stages.policy import LivePolicy, open_policy
 from flows.stages.progress import silent
@@ -33,6 +32,7 @@ from rl.models import checkpoint_digest
 from rl.results import finished_result
 from synthesizers.looptool import probing
 from synthesizers.looptool.probing import Probe, ProbeVerdict
+from synthesizers.looptool.rows import RowLog
 from tests.flows.lab import Done, trajsmith, write_recipe
 from tests.tiny import make_tiny_model
 

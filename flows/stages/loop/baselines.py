@@ -18,6 +18,7 @@ from flows.stages.loop.round import (
     RoundResult,
     arrow,
     counts_of,
+    rows_digest,
     train_and_judge,
     write_result,
 )
@@ -84,7 +85,7 @@ async def start_round(work: LoopWork, first: Sequence[Trajectory], *, base: Kept
             number=0,
             arm=START,
             kept=base,
-            data_key=_digest(first),
+            data_key=rows_digest(first),
             data=(ReasonCount(reason="seeds", count=len(first)),),
             say=named(work.say, START),
         )
@@ -102,7 +103,7 @@ async def static_round(
             number=number,
             arm=STATIC,
             kept=kept,
-            data_key=_digest(seen),
+            data_key=rows_digest(seen),
             steps=steps,
             data=(ReasonCount(reason="seeds", count=len(seen)),),
             say=named(work.say, f"round {number}, {STATIC}"),
@@ -220,10 +221,3 @@ def _untrained(
     )
     write_result(store, result)
     return result
-
-
-def _digest(rows: Sequence[Trajectory]) -> str:
-    """Digest of what is trained on."""
-    from data import canonical
-
-    return canonical.digest(sorted(row.content_digest() for row in rows))

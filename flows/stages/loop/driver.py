@@ -35,7 +35,6 @@ from flows.stages.loop.baselines import (
 from flows.stages.loop.looptool import LOOPTOOL, PROBES, REPAIRS, WEAKNESS, looptool_round
 from flows.stages.loop.plan import check_loop
 from flows.stages.loop.round import RESULT, Kept, LoopWork, RoundResult
-from flows.stages.loop.rows import RowLog
 from flows.stages.loop.rules import Stop, check_gate, stop_reason
 from flows.stages.loop.table import ROW
 from flows.stages.policy import open_policy, policy_label
@@ -43,11 +42,12 @@ from flows.stages.progress import Say
 from flows.stages.proof import Arm, arm_row, seeded_recipe
 from flows.stages.recipe import EvalSection, Recipe
 from flows.stages.report import report
-from flows.stages.verbs import evaluation_stage, with_url
+from flows.stages.verbs import with_url
 from pipeline.errors import ConfigError
 from rl.models import checkpoint_digest, resolve_model
 from synthesizers.looptool.probing import Probe
 from synthesizers.looptool.records import Repair
+from synthesizers.looptool.rows import RowLog
 
 FINAL = "loop"
 """`models/loop` is the model that the loop kept: `trajsmith eval --model loop`."""
@@ -179,23 +179,11 @@ async def _held_out(work: LoopWork, state: _State) -> dict[str, list[Evaluation]
         same = by_weights.setdefault(kept.weights, arm)
         if same == arm:
             await work.act_with(kept)
-            found[arm] = [await _evaluated(work, arm, section) for section in held_out_sections(work)]
+            found[arm] = [await work.evaluate(arm, section) for section in held_out_sections(work)]
         else:
             found[arm] = [each.model_copy(update={"name": arm}) for each in found[same]]
         faults.kill_point("loop.heldout.arm")
     return found
-
-
-async def _evaluated(work: LoopWork, arm: str, section: EvalSection) -> Evaluation:
-    return await evaluation_stage(
-        work.store,
-        work.recipe,
-        arm,
-        environment=work.environment,
-        policy=work.policy,
-        section=section,
-        say=work.say,
-    )
 
 
 def held_out_sections(work: LoopWork) -> list[EvalSection]:

@@ -23,20 +23,29 @@ from data.tasks import Task
 from data.trajectories import Trajectory
 from flows.stages.curate import curate
 from flows.stages.loop.baselines import seeds
-from flows.stages.loop.round import Kept, LoopWork, RoundResult, arrow, counts_of, train_and_judge
-from flows.stages.loop.rows import RowLog
+from flows.stages.loop.round import (
+    Kept,
+    LoopWork,
+    RoundResult,
+    arrow,
+    counts_of,
+    rows_digest,
+    train_and_judge,
+)
 from flows.stages.policy import policy_label
 from flows.stages.progress import Say
 from flows.stages.proof import named
 from pipeline.diagnosis.capabilities import capabilities_of
 from pipeline.errors import EngineError
 from pipeline.reporting.content import ReasonCount
+from synthesizers.demonstration import GOLD
 from synthesizers.looptool.expansion import expand
 from synthesizers.looptool.probing import Probe, ProbeVerdict, probe
 from synthesizers.looptool.records import LabelVerdict, Repair
 from synthesizers.looptool.repairing import repair
 from synthesizers.looptool.roles import JUDGES
 from synthesizers.looptool.rounds import Parts, capability_table, compose
+from synthesizers.looptool.rows import RowLog
 from synthesizers.role_chats import CHATS, RoleChats
 
 LOOPTOOL = "looptool"
@@ -45,8 +54,6 @@ WEAKNESS = "weakness.json"
 """The seeds' table of a round: mastered steps by capability, weakest first."""
 _EVERY = 200
 """Rows between two status lines."""
-GOLD = "gold"
-"""Name of the policy of what gold plays."""
 Work = Callable[[], Awaitable[dict[str, int]]]
 
 
@@ -72,7 +79,7 @@ class Pool:
     @property
     def digest(self) -> str:
         """Digest of the rows."""
-        return canonical.digest(sorted(row.content_digest() for row in self.rows))
+        return rows_digest(self.rows)
 
 
 async def looptool_round(
@@ -138,9 +145,8 @@ class _Round:
         key = await self._arrow("probe", self._probe, config=section.probe, inputs=inputs)
         key = await self._arrow("repair", self._repair, config=section.repair, inputs={"probe": key})
         key = await self._arrow("expand", self._expand, config=section.expand, inputs={"repair": key})
-        fresh = canonical.digest(sorted(row.content_digest() for row in self.fresh))
         config = {"compose": section.compose, "curate": self.work.recipe.curate.model_dump(mode="json")}
-        inputs = {"expand": key, "fresh": fresh}
+        inputs = {"expand": key, "fresh": rows_digest(self.fresh)}
         return await self._arrow("curate", self._curate, config=config, inputs=inputs)
 
     def sampled_tokens(self) -> int:

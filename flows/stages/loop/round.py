@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data import faults
+from data import canonical, faults
 from data.files import write_atomically
 from data.manifests import stage_key
 from data.messages import Record
@@ -25,7 +25,7 @@ from flows.stages.loop.rules import Finished, Gate, Guarded, gate
 from flows.stages.policy import LivePolicy
 from flows.stages.progress import Say
 from flows.stages.proof import within
-from flows.stages.recipe import GROWING, VOLATILE, Recipe, default_recipe
+from flows.stages.recipe import GROWING, VOLATILE, EvalSection, Recipe, default_recipe
 from flows.stages.scripted import ScriptedPolicy
 from flows.stages.synthesize import section_tasks
 from flows.stages.train import settings_of
@@ -116,6 +116,20 @@ class LoopWork:
             self.place(number, arm), identity, volatile=VOLATILE, growing=GROWING, defaults=default_recipe()
         )
 
+    async def evaluate(
+        self, arm: str, section: EvalSection, *, store: Store | None = None, say: Say | None = None
+    ) -> Evaluation:
+        """Evaluate what acts now; beside the run's own data unless a round's `store` is given."""
+        return await evaluation_stage(
+            store or self.store,
+            self.recipe,
+            arm,
+            environment=self.environment,
+            policy=self.policy,
+            section=section,
+            say=say or self.say,
+        )
+
     async def capabilities(self) -> Mapping[str, tuple[str, ...]]:
         """Dev task to what it exercises, by the gold that is played once; the same for every model."""
         if not self._capabilities:
@@ -147,6 +161,11 @@ async def arrow(
         runs_.finish(store, name, config=config, inputs=inputs, counts=counts)
         faults.kill_point(f"loop.{name}.after")
     return stage_key(config, inputs, runs_.CODE_VERSION)
+
+
+def rows_digest(rows: Iterable[Trajectory]) -> str:
+    """Digest of what is trained on or probed, whatever its order."""
+    return canonical.digest(sorted(row.content_digest() for row in rows))
 
 
 def counts_of(store: Store, name: str) -> dict[str, int]:
@@ -192,7 +211,7 @@ async def train_and_judge(
 
     async def evaluate() -> dict[str, int]:
         await work.act_with(fresh)
-        found = await _dev(work, store, arm, say=say)
+        found = await work.evaluate(arm, work.recipe.loop.dev, store=store, say=say)
         judged = await _judge(work, kept.dev, found)
         result = RoundResult(
             round=number,
@@ -229,18 +248,6 @@ def write_result(store: Store, result: RoundResult) -> None:
 def read_result(store: Store) -> RoundResult:
     """The result of a finished round."""
     return RoundResult.model_validate_json((store.root / RESULT).read_text(encoding="utf-8"))
-
-
-async def _dev(work: LoopWork, store: Store, arm: str, *, say: Say) -> Evaluation:
-    return await evaluation_stage(
-        store,
-        work.recipe,
-        arm,
-        environment=work.environment,
-        policy=work.policy,
-        section=work.recipe.loop.dev,
-        say=say,
-    )
 
 
 async def _judge(work: LoopWork, before: Evaluation | None, after: Evaluation) -> Gate:

@@ -10,7 +10,7 @@ import pytest
 from data import messages
 from data.messages import ToolCall, ToolResult, ToolSpec, ToolStatus, Turn, assistant
 from data.tasks import Task
-from pipeline.diagnosis.capabilities import LONG_CONTEXT, capabilities_of, turns_of_calls
+from pipeline.diagnosis.capabilities import LONG_CONTEXT, capabilities_of
 from pipeline.environments.blueprint import (
     Blueprint,
     Expects,
@@ -22,7 +22,7 @@ from pipeline.environments.blueprint import (
 )
 from pipeline.environments.play import play
 from pipeline.environments.registry import load_environment
-from tests.samples import TOOLS, call, dialogue, trajectory
+from tests.samples import TOOLS, call, dialogue, trajectory, turns_of_calls
 
 LIMITED = ToolSpec(
     name="search",

@@ -3,9 +3,8 @@ from data.messages import ParseStatus
 from pipeline.checks.attempts import attempts
 from pipeline.checks.stats import wilson_interval
 from pipeline.diagnosis import GoldBook, diagnose, valid_call_rate
-from pipeline.diagnosis.capabilities import turns_of_calls
 from pipeline.diagnosis.diagnose import valid_turns
-from tests.samples import call, segment, trajectory
+from tests.samples import call, segment, trajectory, turns_of_calls
 
 SEARCH = call("search", city="Rome")
 BOOK = call("book", offer=1)

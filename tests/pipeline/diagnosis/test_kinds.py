@@ -3,10 +3,9 @@ import pytest
 from data.messages import ParseStatus, ToolCall, ToolStatus, assistant
 from data.trajectories import Termination, Trajectory
 from pipeline.checks.attempts import attempts
-from pipeline.diagnosis.capabilities import turns_of_calls
 from pipeline.diagnosis.claims import first_claim, identifiers, past_forms
 from pipeline.diagnosis.kinds import FailureKind, Match, SuccessKind, compare, find
-from tests.samples import call, trajectory
+from tests.samples import call, trajectory, turns_of_calls
 
 SEARCH = call("search", city="Rome")
 BOOK = call("book", offer=1)

@@ -10,12 +10,11 @@ import pytest
 from data.errors import StoreError
 from data.trajectories import Trajectory
 from pipeline.diagnosis import Diagnosis, GoldBook, diagnose
-from pipeline.diagnosis.capabilities import turns_of_calls
 from pipeline.reporting.content import ReasonCount
 from pipeline.reporting.diagnosis import write_diagnosis
 from pipeline.reporting.findings import confusion_map, effect_bar, histogram
 from pipeline.reporting.report import Report, write_report
-from tests.samples import call, trajectory
+from tests.samples import call, trajectory, turns_of_calls
 
 EVIL = '</title><script>alert("x")</script>'
 

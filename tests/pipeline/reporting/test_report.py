@@ -8,7 +8,6 @@ import pytest
 from data.errors import StoreError
 from data.messages import ParseStatus
 from pipeline.diagnosis import GoldBook, diagnose
-from pipeline.diagnosis.capabilities import turns_of_calls
 from pipeline.reporting.content import (
     ComparisonRow,
     Curve,
@@ -21,7 +20,7 @@ from pipeline.reporting.content import (
     rate,
 )
 from pipeline.reporting.report import Report, report_html, write_report
-from tests.samples import call, trajectory
+from tests.samples import call, trajectory, turns_of_calls
 
 EVIL = '<script>alert("x")</script><img src=x onerror=alert(1)>\ud800'
 

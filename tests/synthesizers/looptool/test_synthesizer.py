@@ -29,9 +29,9 @@ from pipeline.errors import EngineError, EnvironmentFailure
 from pipeline.rollout_settings import RolloutSettings
 from synthesizers import load_synthesizer
 from synthesizers.base import Made
-from synthesizers.looptool.kept import Kept
 from synthesizers.looptool.probing import Probe
 from synthesizers.looptool.records import REPAIRED, Part
+from synthesizers.looptool.rows import RowLog
 from synthesizers.looptool.samples import step_samples
 from synthesizers.looptool.synthesizer import PROBED, VERIFIED, LoopTool
 from tests.flows.lab import digests, recipe, trajsmith, write_recipe
@@ -238,13 +238,17 @@ def test_a_chat_is_asked_for_no_sample_twice(desk: Desk, tmp_path: Path) -> None
 
 
 def test_a_torn_line_is_not_there_and_the_next_one_is_whole(tmp_path: Path) -> None:
-    path = tmp_path / "probes.jsonl"
+    path = tmp_path / "probes.log"
     probe = Probe(trajectory_id="a", turn=2, task_id="t", verdict="mastered", perplexity=1.5)  # type: ignore[arg-type]
-    Kept(Probe, path).add(probe)
-    path.write_bytes(path.read_bytes() + b'{"trajectory_id": "b", "tu')
-    kept = Kept(Probe, path)
-    kept.add(probe.model_copy(update={"turn": 4}))
-    assert [row.turn for row in Kept(Probe, path).in_order()] == [2, 4]
+    with RowLog(path, Probe) as log:
+        log.append(probe.step_id, probe)
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole[: len(whole) // 2])
+    later = probe.model_copy(update={"turn": 4})
+    with RowLog(path, Probe) as log:
+        log.append(later.step_id, later)
+    with RowLog(path, Probe) as log:
+        assert [row.turn for row in log.rows()] == [2, 4]
 
 
 def test_the_command_runs_it_and_runs_it_again(tmp_path: Path) -> None:

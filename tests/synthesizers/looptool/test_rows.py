@@ -1,11 +1,11 @@
-"""Rows of an arrow survive a cut write, and come back in the order of their keys."""
+"""Rows survive a cut write, and come back in the order of their keys."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from data.messages import NamedValue
-from flows.stages.loop.rows import RowLog
+from synthesizers.looptool.rows import RowLog
 
 
 def row(number: int) -> NamedValue:

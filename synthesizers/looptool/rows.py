@@ -1,7 +1,8 @@
-"""Records of an arrow that no table of a run holds (probes, repairs): one journal line each, as they come.
+"""Records that no table of a run holds (probes, repairs): one journal line each, as they come.
 
-A killed arrow goes on with the rows that are there. Rows are read back sorted by key, so that the order in
-which they came changes nothing. Not covered: what the records mean (`synthesizers.looptool`).
+A killed synthesis or arrow of a loop goes on with the rows that are there. Rows are read back sorted by key,
+so that the order in which they came changes nothing. Not covered: what the records mean (`probing`,
+`records`).
 """
 
 from __future__ import annotations
