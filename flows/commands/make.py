@@ -70,6 +70,7 @@ class ProofName(StrEnum):
     TRAINING = "training"
     CONTROL = "control"
     METHODS = "methods"
+    FAILURES = "failures"
 
 
 def grpo(
@@ -127,7 +128,7 @@ def prove(
         ProofName,
         typer.Option(
             help="training: ways of training; control: the same where reinforcement must win; "
-            "methods: data of each synthesizer."
+            "methods: data of each synthesizer; failures: selection, search and hindsight."
         ),
     ] = ProofName.TRAINING,
     runs: RunsOption = RUNS,
@@ -141,10 +142,16 @@ def prove(
     """Every arm at equal compute against held-out tasks; one JSON row per seed."""
     from flows.stages.proof import run_proof
     from flows.stages.prove import CONTROL, TRAINING
+    from flows.stages.prove_failures import FAILURES
     from flows.stages.prove_methods import METHODS
     from flows.stages.prove_table import markdown_table
 
-    proofs = {ProofName.TRAINING: TRAINING, ProofName.CONTROL: CONTROL, ProofName.METHODS: METHODS}
+    proofs = {
+        ProofName.TRAINING: TRAINING,
+        ProofName.CONTROL: CONTROL,
+        ProofName.METHODS: METHODS,
+        ProofName.FAILURES: FAILURES,
+    }
     folder = results or Path("benchmarks/results/prove") / of
     if not table:
         asyncio.run(run_proof(proofs[of], seed, runs=runs, results=folder, say=StatusLines()))

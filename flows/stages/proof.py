@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from data.files import write_atomically
@@ -103,9 +104,11 @@ class World:
         )
         self._record(arm, result, sampled=sampled)
 
-    async def grpo(self, arm: str, *, start: str) -> int:
-        """Train `arm` online from the model of `start`; returns the compute it used."""
+    async def grpo(self, arm: str, *, start: str, changes: Mapping[str, Any] | None = None) -> int:
+        """Train `arm` online from the model of `start`, with `changes` to the recipe's settings; returns the
+        compute it used."""
         section = self.recipe.grpo
+        section = section.model_copy(update={"settings": section.settings | dict(changes or {})})
         tasks = select_tasks(self.environment, section.split, count=section.tasks, skip=section.skip)
         result = await run_grpo(
             tasks,
@@ -115,8 +118,9 @@ class World:
             environment=self.environment,
             policy=self.policy,
             on_trajectory=self.store.append,
+            on_candidate=self.store.append,
             run_id=self.store.root.name,
-            say=self.say,
+            say=named(self.say, arm),
         )
         self.store.seal()
         self._record(arm, result, sampled=result.generated_tokens)
@@ -183,7 +187,9 @@ class Proof(NamedTuple):
     arms: Callable[[World], Awaitable[Mapping[str, Mapping[str, float]]]]
     """Trains and evaluates every arm; returns what an arm's row says beside its cost and outcomes."""
     baseline: str = "sft"
-    """The arm that the others are compared with."""
+    """The arm that the others are compared with,"""
+    against: Mapping[str, str] = MappingProxyType({})
+    """but for these: arm to the arm it is compared with."""
 
 
 async def run_proof(proof: Proof, seed: int, *, runs: Path, results: Path, say: Say) -> Path:
@@ -205,6 +211,8 @@ async def run_proof(proof: Proof, seed: int, *, runs: Path, results: Path, say: 
         "arms": {arm: arm_row(found) | dict(said.get(arm, {})) for arm, found in world.arms.items()},
         "seconds": round(time.monotonic() - started),
     }
+    if proof.against:
+        row["against"] = dict(proof.against)
     path = results / f"seed-{seed}.json"
     write_atomically(path, json.dumps(row, sort_keys=True) + "\n")
     say(f"wrote {path}")

@@ -7,18 +7,19 @@ broke it) leaves every comparison, and how many did is printed.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
 
+from data.summaries import read_object
 from pipeline.checks.stats import Comparison, holm, paired_bootstrap
 from pipeline.errors import ConfigError
 
 Rows = Sequence[dict[str, Any]]
 _ORDER = (
-    *("base", "sft", "sft_same", "sft_fresh", "rft", "grpo", "start", "static"),
+    *("base", "sft", "sft_same", "sft_fresh", "rft", "rft_hindsight", "start", "static"),
+    *("grpo", "grpo_roc", "grpo_beam", "grpo_beam_top"),
     *("demonstration", "rejection_sampling", "director_actor", "magnet", "astra_chains", "looptool"),
 )
 
@@ -52,25 +53,25 @@ def load_rows(results: Path, *, verb: str) -> Rows:
     paths = sorted(results.glob("seed-*.json"))
     if not paths:
         raise ConfigError(f"{results} holds no seed-*.json; run `trajsmith {verb} --seed 0` first")
-    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    again = f"delete it, or run that seed of `trajsmith {verb}` again"
+    return [read_object(path, needs=_NEEDED, of=f"`trajsmith {verb}`", again=again) for path in paths]
 
 
 def _table(rows: Rows, index: int) -> str:
-    """Success of every arm in one evaluation, and its difference to the rows' baseline (`sft`)."""
+    """Success of every arm in one evaluation, and its difference to the arm it is compared with."""
     cells = {arm: _cell(rows, arm, index) for arm in _arms(rows)}
     common = set.intersection(*(set(cell.scores) for cell in cells.values()))
     if not common:
         raise ConfigError(f"the arms of {rows[0]['environment']} share no task; their rows cannot be joined")
-    baseline = rows[0]["baseline"]
-    compared = [arm for arm in cells if arm not in ("base", "sft", baseline)]
-    found = {arm: _compare(cells[baseline], cells[arm], sorted(common)) for arm in compared}
-    adjusted = dict(zip(compared, holm([each.p_value for each in found.values()]), strict=True))
+    baselines = _baselines(rows, tuple(cells))
+    found = {arm: _compare(cells[other], cells[arm], sorted(common)) for arm, other in baselines.items()}
+    adjusted = dict(zip(found, holm([each.p_value for each in found.values()]), strict=True))
     lines = [
-        f"| arm | success | per seed | valid calls | vs {baseline} | p |",
+        "| arm | success | per seed | valid calls | difference | p |",
         "| --- | ---: | --- | ---: | --- | ---: |",
     ]
     for arm, cell in cells.items():
-        shown = _difference(found[arm], adjusted[arm]) if arm in found else " | "
+        shown = _difference(found[arm], adjusted[arm], to=baselines[arm]) if arm in found else " | "
         seeds = ", ".join(f"{value:.1%}" for value in _per_seed(cell, common))
         success = mean(cell.scores[key] for key in common)
         lines.append(f"| {arm} | {success:.1%} | {seeds} | {cell.valid:.1%} | {shown} |")
@@ -86,10 +87,18 @@ def _title(rows: Rows, index: int, common: set[Key], left_out: int) -> str:
     return title + (f"; {left_out} pairs left out, an arm has no outcome for them" if left_out else "")
 
 
-def _difference(found: Comparison, p_value: float) -> str:
+def _baselines(rows: Rows, arms: Sequence[str]) -> dict[str, str]:
+    """Arm to the arm it is compared with: the baseline, or the one that the row names (`against`). Base, the
+    warm-up and the baseline are compared with none."""
+    baseline, against = rows[0]["baseline"], rows[0].get("against", {})
+    compared = (arm for arm in arms if arm not in ("base", "sft", baseline))
+    return {arm: against.get(arm, baseline) for arm in compared}
+
+
+def _difference(found: Comparison, p_value: float, *, to: str) -> str:
     low, high = found.low * 100, found.high * 100
     p = f"{p_value:.3f}" if p_value >= 0.001 else "< 0.001"
-    return f"{found.difference:+.1%} [{low:+.1f}, {high:+.1f}] | {p}"
+    return f"{found.difference:+.1%} [{low:+.1f}, {high:+.1f}] to {to} | {p}"
 
 
 def _cost_table(rows: Rows) -> str:

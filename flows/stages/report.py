@@ -7,17 +7,13 @@ Everything is read from disk, so a report can be made again at any time. Not cov
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import TypeVar
 
-from pydantic import BaseModel, ValidationError
-
-from data.errors import StoreError
 from data.files import write_atomically
 from data.store import Store
+from data.summaries import read_summary
 from flows.stages.curate import Curation
 from flows.stages.diagnose import EVALUATION, diagnose_run, save_diagnosis
 from flows.stages.evaluate import Evaluation, compare
@@ -28,11 +24,11 @@ from flows.stages.train import STAGES
 from pipeline.checks.stats import Comparison, holm
 from pipeline.reporting.content import ComparisonRow, Curve, Fact, Series, Table
 from pipeline.reporting.report import Report, write_report
-from rl.results import RESULT_FILE
+from rl.results import RESULT_FILE, StepMetrics, read_history
 from synthesizers.survey import Survey, survey, survey_tables, was_planned
 
 CURATION = "curation.json"
-_Summary = TypeVar("_Summary", bound=BaseModel)
+_AGAIN = "delete it and run `trajsmith {}` again, which makes nothing twice"
 
 
 def save_evaluation(root: Path, evaluation: Evaluation) -> None:
@@ -43,20 +39,9 @@ def save_evaluation(root: Path, evaluation: Evaluation) -> None:
 def load_evaluations(root: Path) -> list[Evaluation]:
     """The finished evaluations of a run: base first, then the training stages in order, then others."""
     files = (root / "eval").glob(f"*/{EVALUATION}")
-    found = [_read(Evaluation, path, verb="eval") for path in files]
+    found = [read_summary(Evaluation, path, of="`trajsmith eval`", again=_AGAIN.format("eval")) for path in files]
     places = {name: place for place, name in enumerate(("base", *STAGES))}
     return sorted(found, key=lambda each: (places.get(each.name, len(places)), each.name, each.group))
-
-
-def _read(kind: type[_Summary], path: Path, *, verb: str) -> _Summary:
-    """A summary that a verb left. StoreError where it is none."""
-    try:
-        return kind.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        raise StoreError(
-            f"{path} is no summary of `trajsmith {verb}`: {error.errors()[0]['msg']}; delete it and run "
-            f"`trajsmith {verb}` again, which makes nothing twice"
-        ) from error
 
 
 async def report(store: Store, *, model_label: str) -> Path:
@@ -72,8 +57,7 @@ async def report(store: Store, *, model_label: str) -> Path:
 async def build_report(store: Store, *, model_label: str, surveyed: Survey | None) -> Report:
     """The report of what is on disk now; parts that do not exist yet are left out."""
     evaluations = load_evaluations(store.root)
-    curation_file = store.root / CURATION
-    curation = _read(Curation, curation_file, verb="curate") if curation_file.is_file() else None
+    curation = _curation(store.root / CURATION)
     found = await diagnose_run(store)
     recipe, loop = recipe_of(store), read_loop(store.root)
     facts = {
@@ -100,6 +84,11 @@ async def build_report(store: Store, *, model_label: str, surveyed: Survey | Non
             *(mix_tables(curation) if curation else ()),
         ),
     )
+
+
+def _curation(path: Path) -> Curation | None:
+    again = _AGAIN.format("curate")
+    return read_summary(Curation, path, of="`trajsmith curate`", again=again) if path.is_file() else None
 
 
 def comparisons(evaluations: Sequence[Evaluation]) -> list[ComparisonRow]:
@@ -132,9 +121,9 @@ def training_curves(root: Path) -> list[Curve]:
     for stage in STAGES:
         path = root / "models" / stage / RESULT_FILE
         if path.is_file():
-            history = json.loads(path.read_text(encoding="utf-8"))["result"]["history"]
+            history = read_history(path)
             curves.append(_curve(f"{stage}: loss", history, "loss"))
-            if any(step["trajectories"] for step in history):
+            if any(step.trajectories for step in history):
                 curves.append(_curve(f"{stage}: mean reward", history, "reward_mean"))
     return curves
 
@@ -177,6 +166,6 @@ def mix_tables(curation: Curation) -> tuple[Table, ...]:
     return (Table(title="Difficulty mix", columns=columns, rows=rows),)
 
 
-def _curve(name: str, history: list[dict[str, float]], field: str) -> Curve:
-    points = tuple((step["step"], step[field]) for step in history)
+def _curve(name: str, history: Sequence[StepMetrics], field: str) -> Curve:
+    points = tuple((float(step.step), float(getattr(step, field))) for step in history)
     return Curve(name=name, x_label="optimiser step", series=(Series(name=field, points=points),))

@@ -43,8 +43,20 @@ def test_arms_are_compared_with_sft_over_tasks_and_seeds(tmp_path: Path) -> None
     assert "30 tasks of 3 templates" in table
     assert "| sft | 50.0% | 50.0%, 50.0% | 90.0% |  |  |" in table
     # The spread is between the seeds only: both drawn equal gives +30 or +50 points.
-    assert "| grpo | 90.0% | 100.0%, 80.0% | 90.0% | +40.0% [+30.0, +50.0] | 0.250 |" in table
+    assert "| grpo | 90.0% | 100.0%, 80.0% | 90.0% | +40.0% [+30.0, +50.0] to sft | 0.250 |" in table
     assert "| grpo | 4,000 | 2,000 | 100 | 4,100 | 1 |" in table
+
+
+def test_an_arm_is_compared_with_the_arm_its_row_names(tmp_path: Path) -> None:
+    arms = {
+        name: _arm(_outcomes(share)) for name, share in {"sft": 0.2, "grpo": 0.5, "grpo_roc": 0.6}.items()
+    }
+    _write(tmp_path, 0, arms)
+    path = tmp_path / "seed-0.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"against": {"grpo_roc": "grpo"}}))
+    table = markdown_table(tmp_path)
+    assert "| +30.0% [+30.0, +30.0] to sft |" in table
+    assert "| +10.0% [+10.0, +10.0] to grpo |" in table
 
 
 def test_tasks_are_paired_by_id_and_a_lost_one_leaves_every_arm(tmp_path: Path) -> None:
@@ -53,7 +65,7 @@ def test_tasks_are_paired_by_id_and_a_lost_one_leaves_every_arm(tmp_path: Path) 
     _write(tmp_path, 0, {"base": _arm(_outcomes(0)), "sft": _arm(sft), "grpo": _arm(grpo)})
     table = markdown_table(tmp_path)
     assert "28 tasks of 3 templates; 2 pairs left out" in table
-    assert "| grpo | 50.0% | 50.0% | 90.0% | +0.0% [+0.0, +0.0] | 1.000 |" in table
+    assert "| grpo | 50.0% | 50.0% | 90.0% | +0.0% [+0.0, +0.0] to sft | 1.000 |" in table
 
 
 def test_rows_without_a_common_task_are_refused(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from data import canonical, faults
 from data.files import write_atomically
 from data.schema import Kind
 from data.store import Store
+from data.summaries import damaged, read_value
 from data.trajectories import Trajectory
 from flows.stages import run as runs_
 from flows.stages.evaluate import Evaluation
@@ -34,7 +35,7 @@ from flows.stages.loop.baselines import (
 )
 from flows.stages.loop.looptool import LOOPTOOL, PROBES, REPAIRS, WEAKNESS, looptool_round
 from flows.stages.loop.plan import check_loop
-from flows.stages.loop.round import RESULT, Kept, LoopWork, RoundResult
+from flows.stages.loop.round import RESULT, Kept, LoopWork, RoundResult, read_result
 from flows.stages.loop.rules import Stop, check_gate, stop_reason
 from flows.stages.loop.table import ROW
 from flows.stages.policy import open_policy, policy_label
@@ -229,7 +230,15 @@ def round_row(result: RoundResult) -> dict[str, Any]:
 def _weakness(root: Path) -> dict[str, Any]:
     """Round to the table of what its probes found, weakest first."""
     found = sorted((root / "rounds").glob(f"*/{LOOPTOOL}/{WEAKNESS}"))
-    return {path.parts[-3]: json.loads(path.read_text(encoding="utf-8")) for path in found}
+    return {path.parts[-3]: _read_table(path) for path in found}
+
+
+def _read_table(path: Path) -> list[Any]:
+    again = "delete it and `curate.json` beside it, and run the same loop again"
+    rows = read_value(path, of="a round of `trajsmith loop`", again=again)
+    if not isinstance(rows, list):
+        raise damaged(path, "it is no list", of="a round of `trajsmith loop`", again=again)
+    return rows
 
 
 def content_digest(root: Path) -> str:
@@ -247,8 +256,7 @@ def content_digest(root: Path) -> str:
                 with RowLog(folder / log, kind) as rows_of:
                     parts[f"{name}/{log}"] = rows_of.digest()
         if (folder / RESULT).is_file():
-            value = json.loads((folder / RESULT).read_text(encoding="utf-8"))
-            parts[f"{name}/{RESULT}"] = value | {"train_seconds": 0}
+            parts[f"{name}/{RESULT}"] = read_result(folder).model_dump(mode="json") | {"train_seconds": 0}
     return canonical.digest(parts)
 
 

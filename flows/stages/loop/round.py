@@ -18,6 +18,7 @@ from data.files import write_atomically
 from data.manifests import stage_key
 from data.messages import Record
 from data.store import Store
+from data.summaries import read_summary
 from data.trajectories import Trajectory
 from flows.stages import run as runs_
 from flows.stages.evaluate import Evaluation
@@ -234,7 +235,7 @@ async def train_and_judge(
     section, inputs = work.recipe.loop, {"model": key, "kept": kept.weights}
     config = {"dev": section.dev.model_dump(mode="json"), "gate": section.gate.model_dump(mode="json")}
     await arrow(store, "evaluate", evaluate, config=config, inputs=inputs, say=say)
-    result = read_result(store)
+    result = read_result(store.root)
     kept_or_not = "kept" if result.accepted else "refused"
     say(f"dev {result.dev.success.value or 0.0:.1%}, {kept_or_not}: {result.reason}")
     return result, replace(fresh, dev=result.dev) if result.accepted else kept
@@ -245,9 +246,10 @@ def write_result(store: Store, result: RoundResult) -> None:
     write_atomically(store.root / RESULT, result.model_dump_json(indent=1) + "\n")
 
 
-def read_result(store: Store) -> RoundResult:
-    """The result of a finished round."""
-    return RoundResult.model_validate_json((store.root / RESULT).read_text(encoding="utf-8"))
+def read_result(root: Path) -> RoundResult:
+    """The result of the finished round in a folder. StoreError where its file is damaged."""
+    again = "delete it and `evaluate.json` beside it, and run the same loop again"
+    return read_summary(RoundResult, root / RESULT, of="a round of `trajsmith loop`", again=again)
 
 
 async def _judge(work: LoopWork, before: Evaluation | None, after: Evaluation) -> Gate:

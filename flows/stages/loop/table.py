@@ -6,7 +6,6 @@ is what an arm lacks of the loop. Dev figures chose the models, so they stand ap
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import mean
@@ -14,6 +13,7 @@ from typing import Any
 
 from markupsafe import escape
 
+from data.summaries import read_object
 from flows.stages.prove_table import Rows, load_rows, markdown_table
 from pipeline.errors import ConfigError
 from pipeline.reporting.charts import line_chart
@@ -21,6 +21,7 @@ from pipeline.reporting.content import Curve, Series, Table
 
 ROW = "loop.json"
 """What a whole loop found, in the run's folder."""
+_NEEDED = ("stopped", "rounds", "weakness", "arms")
 _COLUMNS = ("round", "arm", "dev success", "per seed", "kept", "steps", "row tokens", "sampled", "data")
 _COLOURS = ("#2f6fde", "#d9730d", "#1a8f5a")
 _STYLE = (
@@ -130,12 +131,12 @@ def row_markdown(row: dict[str, Any]) -> str:
 
 
 def read_loop(root: Path) -> dict[str, Any] | None:
-    """The row in a run's folder, None where no loop has ended there."""
+    """The row in a run's folder, None where no loop has ended there. StoreError where it is damaged."""
     path = root / ROW
     if not path.is_file():
         return None
-    row: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return row
+    again = "delete it and run the same loop again, which makes nothing twice"
+    return read_object(path, needs=_NEEDED, of="`trajsmith loop`", again=again)
 
 
 def _rounds(rows: Rows) -> Rounds:
