@@ -1,4 +1,8 @@
-"""Keeps one of all trajectories that show the same prompt, the same calls and the same final text.
+"""Keeps one of all trajectories with the same prompt, the same calls and the same final text.
+
+The prompt is what the model is shown before it acts, its tools included: the same words among other tools (a
+variant with distractors, or with tools under other names) are another sample. The order in which the same
+tools are listed is not.
 
 The one kept is that of the smallest trajectory id, whatever the order of the input: results must not
 depend on how shards were written. That costs a first pass and one digest and id per distinct
@@ -11,10 +15,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from itertools import takewhile
+from itertools import groupby, takewhile
 
 from data import canonical
-from data.messages import Role, ToolCall, Turn
+from data.messages import Role, ToolCall, ToolSpec, Turn
 from data.trajectories import Trajectory
 from filters.base import Judged, Judgement, judged
 
@@ -46,17 +50,28 @@ class ExactDuplicate:
 
 
 def duplicate_key(trajectory: Trajectory) -> bytes:
-    """16 bytes over the prompt, the call sequence and the final text."""
+    """16 bytes over the prompt, the tools shown, the call sequence and the final text."""
     prompt = takewhile(lambda turn: turn.role is not Role.ASSISTANT, trajectory.turns)
     said = [turn for turn in trajectory.turns if turn.role is Role.ASSISTANT]
     calls = [_call_value(call) for turn in said for call in turn.tool_calls]
     value = [
         trajectory.environment.name,
         [_turn_value(turn) for turn in prompt],
+        _shown_value(trajectory),
         calls,
         said[-1].text if said else "",
     ]
     return hashlib.sha256(canonical.dumps(value, sort_keys=True).encode("ascii")).digest()[:16]
+
+
+def _shown_value(trajectory: Trajectory) -> list[list[str]]:
+    """The tools of every prompt, sorted: a later segment counts where it shows others."""
+    shown = [sorted(map(_tool_value, segment.tools)) for segment in trajectory.segments]
+    return [tools for tools, _ in groupby(shown)]
+
+
+def _tool_value(tool: ToolSpec) -> str:
+    return "\n".join((tool.name, tool.description, tool.parameters))
 
 
 def _turn_value(turn: Turn) -> list[object]:

@@ -19,6 +19,7 @@ from typing import Any
 from data.errors import ConfigError, StoreError
 from data.faults import kill_point
 from data.files import sync_file
+from data.summaries import read_object
 from rl.lm import require_torch
 
 _KEPT = 2
@@ -70,7 +71,12 @@ class Checkpoints:
             return 0, {}
         torch = require_torch()
         newest = complete[-1]
-        content = json.loads((newest / "state.json").read_text(encoding="utf-8"))
+        content = read_object(
+            newest / "state.json",
+            needs=("identity", "step", "state"),
+            of="a checkpoint",
+            again=f"delete {newest} to go on from the one before it",
+        )
         self._refuse_other(newest, content["identity"])
         weights = torch.load(newest / "weights.pt", weights_only=True)
         with torch.no_grad():

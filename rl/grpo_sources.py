@@ -247,6 +247,7 @@ class Replay:
         """See `Source.check`: everything sampled, at one temperature, with processed log-probs."""
         if not self._groups:
             raise ConfigError("replay got no trajectories; give stored groups of sampled ones")
+        self._check_choices(config)
         for trajectory in (member for group in self._groups.values() for member in group):
             if trajectory.reward is None:
                 continue
@@ -259,6 +260,20 @@ class Replay:
                     f"distribution) can be replayed; sample it again"
                 )
             config.check_sampling(_stored_sampling(trajectory))
+
+    def _check_choices(self, config: GrpoConfig) -> None:
+        """ConfigError for settings of rollouts that are still to be made."""
+        if config.search is not None:
+            raise ConfigError(
+                "search chooses while rollouts are made, and replay trains on stored ones (those of a search "
+                "carry their weights); leave search out, or train online"
+            )
+        largest = max(sum(item.reward is not None for item in group) for group in self._groups.values())
+        if config.selection is not None and largest <= config.group_size:
+            raise ConfigError(
+                f"selection keeps group_size={config.group_size} rollouts of more, and no stored group has "
+                f"more than {largest} with a reward; lower group_size, or leave selection out"
+            )
 
     def plan(self, config: GrpoConfig) -> list[list[str]]:
         """See `Source.plan`."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from data.errors import ConfigError
 from data.files import write_atomically
+from data.summaries import damaged, read_object
 from rl.lm import unwrap
 from rl.weights import save_adapter, save_model
 
@@ -137,7 +138,7 @@ def finished_result(out_dir: Path, identity: Mapping[str, Any]) -> TrainResult |
     path = out_dir / RESULT_FILE
     if not path.is_file():
         return None
-    content = json.loads(path.read_text(encoding="utf-8"))
+    content, result = _read(path)
     wanted = json.loads(json.dumps(dict(identity)))
     differing = sorted(name for name in wanted if content["identity"].get(name) != wanted[name])
     if differing:
@@ -145,6 +146,24 @@ def finished_result(out_dir: Path, identity: Mapping[str, Any]) -> TrainResult |
             f"{out_dir} holds a finished model of other work (different: {', '.join(differing)}); "
             f"choose another directory or delete it"
         )
-    value = content["result"]
-    history = tuple(StepMetrics(**entry) for entry in value.pop("history"))
-    return TrainResult(**value, history=history)
+    return result
+
+
+def read_history(path: Path) -> tuple[StepMetrics, ...]:
+    """The steps of the finished training whose result is in `path`. StoreError where that is damaged."""
+    return _read(path)[1].history
+
+
+def _read(path: Path) -> tuple[dict[str, Any], TrainResult]:
+    """A result file as written, and the result in it. StoreError where it is damaged."""
+    told = {
+        "of": "a finished training",
+        "again": f"delete {path.parent} and train again, or restore the file",
+    }
+    content = read_object(path, needs=("identity", "result"), **told)
+    try:
+        value = dict(content["result"])
+        history = tuple(StepMetrics(**entry) for entry in value.pop("history"))
+        return content, TrainResult(**value, history=history)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise damaged(path, f"its result cannot be read ({error})", **told) from error

@@ -45,7 +45,8 @@ class Synthesizer(Protocol):
     """Made with what it works with: environment, engine, renderer, settings.
 
     One that reads what the run has stored says so with `inputs()`: names and digests of what it reads; a
-    finished stage is made again where these differ.
+    finished stage is made again where these differ. One whose number of episodes does not follow from that of
+    the tasks says with `most(tasks)` how many it makes at the most, 0 where nobody can know.
     """
 
     name: str

@@ -32,9 +32,11 @@ def silent(line: str) -> None:
 
 @dataclass
 class Meter:
-    """Counts the episodes this process finished. `total` is the number planned for the whole stage."""
+    """Counts the episodes this process finished. `total` is the number planned for the whole stage, where
+    `at_most` only a bound; 0 = not known."""
 
     total: int
+    at_most: bool = False
     clock: Callable[[], float] = time.monotonic
     finished: int = 0
     rewarded: int = 0
@@ -89,13 +91,20 @@ class Meter:
         """One status line: progress, rates, solve rate, endings that were not normal, time left."""
         rate, worked = self.finished / self.seconds, self.finished + self.given_up.total()
         missing = max(self.total - worked, 0)
-        left = f"{missing * self.seconds / worked:.0f} s left" if worked else "nothing to do"
+        soon = f"{missing * self.seconds / worked:.0f} s left" if worked else "nothing to do"
+        left = f", {soon}" if self.total and not self.at_most else ""
         solve = f"{self.solved / self.rewarded:.0%}" if self.rewarded else "-"
         line = (
-            f"{self.finished}/{self.total} episodes, {self.tokens / self.seconds:.0f} tokens/s, "
-            f"{rate:.1f} episodes/s, solved {solve}, {left}"
+            f"{self._done} episodes, {self.tokens / self.seconds:.0f} tokens/s, "
+            f"{rate:.1f} episodes/s, solved {solve}{left}"
         )
         odd = " ".join(f"{kind}={count}" for kind, count in self.endings.most_common())
         why = " ".join(f"{reason}={count}" for reason, count in self.given_up.most_common())
         line += f", {odd}" if odd else ""
         return line + (f"; {self.given_up.total()} plans made no task: {why}" if why else "")
+
+    @property
+    def _done(self) -> str:
+        if not self.total:
+            return str(self.finished)
+        return f"{self.finished} of at most {self.total}" if self.at_most else f"{self.finished}/{self.total}"

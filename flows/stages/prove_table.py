@@ -22,6 +22,7 @@ _ORDER = (
     *("grpo", "grpo_roc", "grpo_beam", "grpo_beam_top"),
     *("demonstration", "rejection_sampling", "director_actor", "magnet", "astra_chains", "looptool"),
 )
+_NEEDED = ("seed", "arms")
 
 
 class Key(NamedTuple):
@@ -49,7 +50,8 @@ def markdown_table(results: Path) -> str:
 
 
 def load_rows(results: Path, *, verb: str) -> Rows:
-    """The rows of all repetitions. ConfigError where there are none, naming the verb that makes them."""
+    """The rows of all repetitions. ConfigError where there are none, naming the verb that makes
+    them; StoreError where one is damaged."""
     paths = sorted(results.glob("seed-*.json"))
     if not paths:
         raise ConfigError(f"{results} holds no seed-*.json; run `trajsmith {verb} --seed 0` first")

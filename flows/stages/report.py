@@ -39,7 +39,9 @@ def save_evaluation(root: Path, evaluation: Evaluation) -> None:
 def load_evaluations(root: Path) -> list[Evaluation]:
     """The finished evaluations of a run: base first, then the training stages in order, then others."""
     files = (root / "eval").glob(f"*/{EVALUATION}")
-    found = [read_summary(Evaluation, path, of="`trajsmith eval`", again=_AGAIN.format("eval")) for path in files]
+    found = [
+        read_summary(Evaluation, path, of="`trajsmith eval`", again=_AGAIN.format("eval")) for path in files
+    ]
     places = {name: place for place, name in enumerate(("base", *STAGES))}
     return sorted(found, key=lambda each: (places.get(each.name, len(places)), each.name, each.group))
 

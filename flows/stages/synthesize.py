@@ -152,18 +152,19 @@ async def synthesize(
     tasks: Sequence[Task],
     *,
     planned: int,
+    at_most: bool = False,
     give_up_after: int = 64,
     say: Say = silent,
 ) -> Meter:
     """Make the missing trajectories of `tasks`, append each as it finishes, seal at the end.
 
-    `planned` is the number of episodes of the whole stage, for the progress line. Where infrastructure
-    breaks `give_up_after` episodes in a row, it is down: raises EngineError (or whose error it is).
+    `planned` is the number of episodes of the whole stage, or a bound (`at_most`), for the progress line.
+    Where infrastructure breaks `give_up_after` episodes in a row, it is down: raises EngineError (or whose error it is).
     """
     kept = {kind: store.ids(kind) for kind in (Kind.TASKS, Kind.PAIRS, Kind.VERDICTS)}
     for task in tasks:
         _keep(store, task, kept)
-    meter, next_line = Meter(planned), _SAY_EVERY_SECONDS
+    meter, next_line = Meter(planned, at_most), _SAY_EVERY_SECONDS
     done, failed = store.ids("trajectories"), store.ids("failures")
     async with aclosing(synthesizer.synthesize(tasks, done=done, failed=failed)) as made:
         async for record in made:

@@ -144,11 +144,14 @@ async def synthesis_stage(
         say(f"synth {name}: done before")
         return
     tasks = select_tasks(environment, section.split, count=section.tasks, skip=section.skip)[number::count]
+    most: Callable[[Sequence[Task]], int] | None = getattr(synthesizer, "most", None)
+    planned = most(tasks) if most else planned_episodes(section) * len(tasks) // section.tasks
     meter = await synthesize(
         store,
         synthesizer,
         tasks,
-        planned=planned_episodes(section) * len(tasks) // section.tasks,
+        planned=planned,
+        at_most=most is not None,
         give_up_after=policy.max_in_flight,
         say=lambda line: say(f"synth {name}: {line}"),
     )

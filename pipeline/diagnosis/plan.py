@@ -132,20 +132,18 @@ def make_plan(
         (each, (each.rest - each.share) * each.num_tasks / max(1, found.num_tasks))
         for each in found.templates
     ]
-    total = sum(cost for _, cost in weak) + sum(cost for _, cost in templates)
+    counts = shared_out(samples, [cost for _, cost in [*weak, *templates]])
     rows: list[Samples] = []
-    for capability, cost in weak:
-        rows.append(
-            _taught(capability, by_capability.get(capability.name, {}), max(1, round(samples * cost / total)))
-        )
+    for (capability, _), count in zip(weak, counts[: len(weak)], strict=True):
+        rows.append(_taught(capability, by_capability.get(capability.name, {}), count))
         rows += _sharpened(capability)
-    for template, cost in templates:
+    for (template, _), count in zip(templates, counts[len(weak) :], strict=True):
         shortfall = template.rest - template.share
         rows.append(
             Samples(
                 target=f"template:{template.template}",
                 kind=SampleKind.DEMONSTRATIONS,
-                count=max(1, round(samples * cost / total)),
+                count=count,
                 shortfall=shortfall,
                 low=shortfall,
                 high=shortfall,
@@ -154,6 +152,24 @@ def make_plan(
         )
     rows += [_measured(each) for each in found.capabilities if each.standing is Standing.WITHIN_SPREAD]
     return Plan(samples=tuple(rows), rewards=tuple(_terms(failures)))
+
+
+def shared_out(samples: int, costs: Sequence[float]) -> list[int]:
+    """`samples` in proportion to the costs, by largest remainder: the counts add up to `samples`.
+
+    Each is at least 1 where there are enough; equal costs where none is above 0.
+    """
+    costs = costs if sum(costs) > 0 else [1.0] * len(costs)
+    shares = [samples * cost / sum(costs) for cost in costs]
+    counts = [int(share) for share in shares]
+    by_remainder = sorted(range(len(costs)), key=lambda place: (counts[place] - shares[place], place))
+    for place in by_remainder[: samples - sum(counts)] if costs else ():
+        counts[place] += 1
+    for place in range(len(counts)):
+        largest = max(range(len(counts)), key=lambda other: counts[other])
+        if not counts[place] and counts[largest] > 1:
+            counts[place], counts[largest] = 1, counts[largest] - 1
+    return counts
 
 
 def _cost(capability: Capability, num_tasks: int) -> float:

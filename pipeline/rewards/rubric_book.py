@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from data import canonical
 from data.files import write_atomically
+from data.summaries import damaged, read_object
 from pipeline.checks.answers import normalised
 
 
@@ -64,11 +65,15 @@ class RubricBook:
 
     @classmethod
     def load(cls, path: Path) -> RubricBook:
-        """The stored book, an empty one where there is none."""
+        """The stored book, an empty one where there is none. StoreError where it is damaged."""
         if not path.is_file():
             return cls()
-        value = canonical.loads(path.read_text(encoding="utf-8"))
-        return cls(*([Rubric(*rubric) for rubric in value[name]] for name in ("active", "retired")))
+        told = {"of": "a task's rubrics", "again": "delete it to start that task's rubrics anew"}
+        value = read_object(path, needs=("active", "retired"), **told)
+        try:
+            return cls(*([Rubric(*rubric) for rubric in value[name]] for name in ("active", "retired")))
+        except TypeError as error:
+            raise damaged(path, str(error), **told) from error
 
 
 def rubric_reward(scored: Sequence[tuple[float, float]]) -> float:

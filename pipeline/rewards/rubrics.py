@@ -22,6 +22,7 @@ from typing import Any
 
 from data import canonical
 from data.files import write_atomically
+from data.summaries import damaged, read_value
 from data.tasks import Task
 from data.trajectories import RewardBy, RewardComponent, Trajectory
 from pipeline.chat.base import Chat
@@ -75,7 +76,7 @@ class Rubrics:
         self.evolving_strictness = strictness == "evolving"
         self._books: dict[str, RubricBook] = {}
         stored = None if state_dir is None else state_dir / _RECENT
-        known = canonical.loads(stored.read_text(encoding="ascii")) if stored and stored.is_file() else ()
+        known = _recent(stored) if stored and stored.is_file() else ()
         self._recent: deque[float] = deque(known, maxlen=_WINDOW)
 
     async def score(self, task: Task, group: Sequence[Trajectory]) -> list[Score]:
@@ -186,6 +187,15 @@ class Rubrics:
 
     def _path(self, task: Task) -> Path | None:
         return None if self.state_dir is None else self.state_dir / "rubrics" / f"{task.task_id}.json"
+
+
+def _recent(path: Path) -> list[float]:
+    """The last successes as they were kept. StoreError where the file is damaged."""
+    told = {"of": "the last successes", "again": "delete it to count them anew"}
+    value = read_value(path, **told)
+    if not isinstance(value, list) or not all(isinstance(each, int | float) for each in value):
+        raise damaged(path, "it holds no list of numbers", **told)
+    return value
 
 
 def _agreement(scores: Sequence[tuple[float, ...]], fixed: int, active: Sequence[Rubric]) -> float | None:

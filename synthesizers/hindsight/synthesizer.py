@@ -113,6 +113,10 @@ class Hindsight:
         ids = sorted(trajectory_id for ids in self._episodes().values() for trajectory_id in ids)
         return {self.of: canonical.digest(ids)}
 
+    def most(self, tasks: Sequence[Task]) -> int:
+        """See `Synthesizer`: every goal of every episode of the tasks."""
+        return self.goals * sum(len(ids) for _, ids in self._of_tasks(tasks))
+
     async def synthesize(
         self, tasks: Iterable[Task], *, done: Collection[str] = (), failed: Collection[str] = ()
     ) -> AsyncGenerator[Made]:

@@ -103,6 +103,10 @@ class LoopTool:
         )
         self.judges = self._judges()
 
+    def most(self, tasks: Sequence[Task]) -> int:
+        """See `Synthesizer`: what a probe finds nobody knows."""
+        return 0
+
     def inputs(self) -> Mapping[str, str]:
         """What is read of the store: the dialogues that are probed, where they are not made here."""
         if self.of == DEMONSTRATION or self.store is None:

@@ -12,7 +12,7 @@ from filters.base import label_of, run_filters
 from filters.difficulty import Attempts, Bin, Difficulty
 from filters.exact_duplicate import ExactDuplicate, duplicate_key
 from filters.mix import Mix
-from tests.samples import call, trajectory
+from tests.samples import TOOLS, call, trajectory
 
 SEARCH = call("search", city="Rome")
 
@@ -48,6 +48,22 @@ def test_what_makes_a_duplicate() -> None:
         trajectory("Done."),
     ]
     assert len({key, *map(duplicate_key, different)}) == 6
+
+
+def test_other_tools_in_the_prompt_make_another_sample() -> None:
+    """A variant of an error seed may differ in the distractors alone, or in what the tools are called."""
+    first, *_ = TOOLS
+    named = first.model_copy(update={"name": "find"})
+    told = first.model_copy(update={"description": "Another one."})
+    schema = first.model_copy(update={"parameters": '{"type":"object","properties":{"x":{"type":"string"}}}'})
+    shown = [(first,), (first, named), (named,), (told,), (schema,), ()]
+    keys = [duplicate_key(trajectory(SEARCH, "Done.", tools=tools)) for tools in shown]
+    assert len(set(keys)) == len(shown)
+    assert duplicate_key(trajectory(SEARCH, "Done.", tools=(named, first))) == keys[1]
+    kept, _ = run(
+        [trajectory(SEARCH, "Done.", index=n, tools=each) for n, each in enumerate(shown)], ExactDuplicate()
+    )
+    assert len(kept) == len(shown)
 
 
 @settings(max_examples=50, deadline=None)

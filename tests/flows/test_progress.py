@@ -31,6 +31,14 @@ def test_an_episode_without_a_reward_is_unfinished_until_an_attempt_has_one(
     assert meter.broken_in_a_row == 0 and not meter.unfinished
 
 
+def test_a_stage_whose_number_is_a_bound_or_unknown_says_so() -> None:
+    bound, unknown = Meter(6, at_most=True), Meter(0, at_most=True)
+    for meter in (bound, unknown):
+        meter.add(trajectory())
+    assert bound.line().startswith("1 of at most 6 episodes, ") and "left" not in bound.line()
+    assert unknown.line().startswith("1 episodes, ") and "left" not in unknown.line()
+
+
 def test_the_line_says_why_plans_made_no_task_and_waits_for_none_of_them() -> None:
     meter = Meter(4)
     assert "nothing to do" in meter.line()

@@ -18,6 +18,7 @@ from rl.grpo_config import GrpoConfig
 from rl.grpo_sources import Online, Replay
 from rl.lm import Precision
 from rl.selection import SelectionSettings
+from synthesizers.tree_search.settings import SearchSettings
 from tests.rl.builders import STOP
 from tests.rl.test_grpo import CONFIG, group
 from tests.rl.torch_engine import FirstTokenWorld, TorchEngine
@@ -113,3 +114,18 @@ def test_recipes_say_it_as_a_mapping_and_old_runs_keep_their_identity() -> None:
     plain = GrpoConfig(precision=Precision.FLOAT32).identity()
     assert not {"selection", "group_share"} & set(plain) and len(plain) < len(asdict(GrpoConfig()))
     assert config.identity()["selection"]["oversample"] == 4
+
+
+def test_replay_refuses_choices_that_only_rollouts_to_be_made_allow(tmp_path: Path) -> None:
+    for changes, message in (
+        ({"search": SearchSettings(candidates=2, width=1)}, "search chooses while rollouts are made"),
+        ({"selection": SelectionSettings()}, "no stored group has more than 4 with a reward"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            train_grpo(
+                Replay(group()),
+                model_dir=tmp_path / "no_model",
+                out_dir=tmp_path / "o",
+                config=replace(CONFIG, **changes),  # type: ignore[arg-type]
+                stop_token_ids={STOP},
+            )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipeline.diagnosis.kinds import FailureKind
-from pipeline.diagnosis.plan import _TERMS, SampleKind, make_plan
+from pipeline.diagnosis.plan import _TERMS, SampleKind, make_plan, shared_out
 from pipeline.diagnosis.weakness import Capability, Standing, Weaknesses, WeakTemplate
 from pipeline.rewards import REWARDS
 
@@ -109,3 +109,14 @@ def test_rewards_answer_common_kinds_only() -> None:
         ("tool_cost", ("extra_call",), 0.3),
     ]
     assert make_plan(found(), failures={}, by_capability={}).rewards == ()
+
+
+def test_the_samples_asked_for_are_shared_out_to_the_last() -> None:
+    assert shared_out(1000, [1.0, 1.0, 1.0]) == [334, 333, 333]
+    assert shared_out(10, [0.5, 0.25, 0.25]) == [5, 3, 2]
+    assert shared_out(10, [100.0, 1.0, 1.0]) == [8, 1, 1]
+    assert shared_out(2, [3.0, 2.0, 1.0]) == [1, 1, 0]
+    assert shared_out(4, [0.0, 0.0]) == [2, 2] and shared_out(4, []) == []
+    thirds = tuple(capability(f"tag:{name}") for name in "abcdefg")
+    plan = make_plan(found(*thirds), failures={}, by_capability={}, samples=100)
+    assert sum(row.count for row in plan.samples if row.kind is SampleKind.DEMONSTRATIONS) == 100

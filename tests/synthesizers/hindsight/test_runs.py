@@ -10,6 +10,7 @@ import pytest
 
 from data.store import Store
 from pipeline.memory.showing import HEADING
+from synthesizers.hindsight.synthesizer import GOALS
 from synthesizers.survey import survey, survey_tables
 from tests.flows.lab import digests, recipe, trajsmith, write_recipe
 from tests.tiny import make_tiny_tokenizer
@@ -61,7 +62,9 @@ def test_a_run_ends_the_same_however_often_it_is_called_and_however_it_grew(
 
 def test_the_survey_says_which_share_of_failures_became_data(tokenizer: Path, workplace: Path) -> None:
     path = write_recipe(workplace, hindsight(tokenizer, k=4))
-    assert trajsmith("synth", path).code == 0
+    done = trajsmith("synth", path)
+    assert done.code == 0
+    assert f" of at most {4 * 4 * GOALS} episodes, " in done.err, "goals of 4 x 4 episodes, not tasks"
     with Store.open(RUN) as store:
         found, rows = survey([store]), list(store.trajectories())
     row = next(row for row in found.synthesizers if row.name == "hindsight")

@@ -1,0 +1,71 @@
+"""A damaged file of a run is one clear error that names it, whichever verb reads it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from data.errors import StoreError
+from flows.stages.loop.round import read_result
+from pipeline.rewards.rubric_book import RubricBook
+from pipeline.rewards.rubrics import Rubrics
+from rl.results import finished_result
+from tests.flows.lab import recipe, trajsmith, write_recipe
+
+DAMAGED = (
+    *("{", "[]", "{}", '{"identity": 1, "result": 2}'),
+    '{"identity": {}, "result": {"history": [{"step": 1}]}}',
+)
+
+
+def test_the_report_names_what_is_damaged(workplace: Path, tokenizer: Path) -> None:
+    path = write_recipe(workplace, recipe(tokenizer))
+    assert trajsmith("synth", path, "demonstrations").code == 0
+    for name in ("models/sft/training.json", "loop.json", "curation.json"):
+        damaged = Path("runs/small") / name
+        damaged.parent.mkdir(parents=True, exist_ok=True)
+        for content in ("{", "{}"):
+            damaged.write_text(content)
+            done = trajsmith("report", "runs/small")
+            assert done.code == 4 and "Traceback" not in done.err, done.err
+            assert f"{damaged.name} is no summary of" in done.err and "delete" in done.err, done.err
+        damaged.unlink()
+
+
+@pytest.mark.parametrize("content", DAMAGED)
+def test_training_does_not_trip_over_a_damaged_result(tmp_path: Path, content: str) -> None:
+    (tmp_path / "training.json").write_text(content)
+    with pytest.raises(StoreError, match=r"training\.json is no summary of a finished training"):
+        finished_result(tmp_path, {"stage": "sft"})
+
+
+def test_files_of_a_round_and_rows_of_a_table(tmp_path: Path) -> None:
+    place = tmp_path / "rounds" / "1" / "looptool"
+    place.mkdir(parents=True)
+    (place / "round.json").write_text('{"round": 1}')
+    with pytest.raises(StoreError, match=r"round\.json is no summary of .* arm: Field required; delete it"):
+        read_result(place)
+    row = tmp_path / "rows" / "seed-0.json"
+    row.parent.mkdir()
+    for content in ("{", json.dumps({"seed": 0})):
+        row.write_text(content)
+        done = trajsmith(
+            "loop",
+            write_recipe(tmp_path, {"name": "loop", "environment": {"name": "counter"}}),
+            "--table",
+            "--results",
+            row.parent,
+        )
+        assert done.code == 4 and "seed-0.json is no summary of `trajsmith loop" in done.err, done.err
+
+
+@pytest.mark.parametrize("content", ["{", "{}", '{"active": 3, "retired": []}'])
+def test_what_a_reward_keeps(tmp_path: Path, content: str) -> None:
+    for name in ("book.json", "success.json"):
+        (tmp_path / name).write_text(content)
+    with pytest.raises(StoreError, match=r"success\.json is no summary of the last successes"):
+        Rubrics(judges=[{"url": "http://localhost:9", "model": "m"}], state_dir=tmp_path)
+    with pytest.raises(StoreError, match=r"book\.json is no summary of a task's rubrics"):
+        RubricBook.load(tmp_path / "book.json")
