@@ -159,7 +159,8 @@ async def synthesize(
     """Make the missing trajectories of `tasks`, append each as it finishes, seal at the end.
 
     `planned` is the number of episodes of the whole stage, or a bound (`at_most`), for the progress line.
-    Where infrastructure breaks `give_up_after` episodes in a row, it is down: raises EngineError (or whose error it is).
+    Where infrastructure breaks `give_up_after` episodes in a row, it is down: raises EngineError (or whose
+    error it is).
     """
     kept = {kind: store.ids(kind) for kind in (Kind.TASKS, Kind.PAIRS, Kind.VERDICTS)}
     for task in tasks:

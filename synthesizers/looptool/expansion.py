@@ -1,4 +1,4 @@
-"""Error-driven expansion (EDDE): k new samples for every step that the model does not master.
+"""Error-driven expansion (EDDE): new samples for the steps that the model does not master.
 
 Each is of one of four kinds, drawn with the released code's weights, by a program (`varying`) or a chat
 (`writing`), and passes two gates: its gold, executed in a fresh session, scores 1 with calls that all fit
@@ -22,6 +22,7 @@ from data.errors import ConfigError
 from data.trajectories import Trajectory
 from data.verdicts import Verdict
 from pipeline.chat.base import Chat
+from pipeline.diagnosis.plan import Plan
 from pipeline.engines.base import Engine, Sampling
 from pipeline.environments.base import Environment
 from pipeline.errors import EnvironmentFailure
@@ -34,6 +35,7 @@ from synthesizers.looptool.probing import LoadTask
 from synthesizers.looptool.records import SYNTHESIZER, Part, Repair
 from synthesizers.looptool.repairing import Load
 from synthesizers.looptool.samples import step_samples
+from synthesizers.looptool.spending import By, Names, variants_by_plan
 from synthesizers.looptool.varying import Kind, Variants
 from synthesizers.looptool.writing import ErrorSeed, Writer
 from synthesizers.planning import Planned, given_up
@@ -67,6 +69,9 @@ async def expand(
     judge: Chat | None = None,
     teacher: Teacher = "gold",
     k: int = K,
+    by: By = "errors",
+    plan: Plan | None = None,
+    capabilities: Names | None = None,
     weights: Mapping[str, float] | None = None,
     used: Collection[str] = (),
     seed: int = 0,
@@ -77,8 +82,9 @@ async def expand(
 ) -> AsyncGenerator[Made]:
     """New tasks with their trajectories, and verdicts on what was given up (`<step id>/<number>`).
 
-    `used` are tasks that no variant may be. `done` and `failed` are those of a Synthesizer. Raises
-    ConfigError for a wrong option, EnvironmentFailure after the last one where the world broke some.
+    `by` plan, the variants go where `plan` says (`spending`, which needs the `capabilities` of trajectories),
+    else `k` to every error seed. `used` are tasks that no variant may be. `done` and `failed` are those of a
+    Synthesizer. Raises ConfigError for a wrong option, EnvironmentFailure after the last one where the world broke some.
     """
     expander = Expander(
         environment=environment,
@@ -95,7 +101,15 @@ async def expand(
         run_id=run_id,
         max_in_flight=max_in_flight,
     )
+    repairs = list(repairs)
     seeds = error_seeds(repairs, load=load, load_task=load_task)
+    if by == "plan":
+        if plan is None or capabilities is None:
+            raise ConfigError("by plan needs the plan and the capabilities of the trajectories")
+        templates = {seed.trajectory.trajectory_id: seed.trajectory.template for seed in seeds}
+        expander.numbers = variants_by_plan(
+            plan, repairs, capabilities=capabilities, template=templates.__getitem__, k=k
+        )
     async with aclosing(expander.expand(seeds, used=used, done=done, failed=failed)) as made:
         async for record in made:
             yield record
@@ -147,6 +161,8 @@ class Expander:
     seed: int = 0
     run_id: str = ""
     max_in_flight: int = 8
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    """Step id to its number of samples, where that is not `k`."""
 
     def __post_init__(self) -> None:
         check_weights(self.weights)
@@ -204,9 +220,10 @@ class Expander:
             ) from broken[0]
 
     def _slots(self, seed: ErrorSeed) -> Iterator[_Slot]:
-        rng = self._rng(seed.repair.step_id, "kinds")
+        step_id = seed.repair.step_id
+        rng, number = self._rng(step_id, "kinds"), self.numbers.get(step_id, self.k)
         kinds = [Kind(name) for name in self.weights]
-        drawn = rng.choices(kinds, list(self.weights.values()), k=self.k) if self.k else []
+        drawn = rng.choices(kinds, list(self.weights.values()), k=number) if number else []
         return (_Slot(seed, number, kind) for number, kind in enumerate(drawn))
 
     def _rng(self, *of: object) -> random.Random:

@@ -24,6 +24,7 @@ from data.trajectories import Trajectory
 from data.verdicts import Pair, Verdict
 from pipeline.chat.base import Chat
 from pipeline.chat.core import LEDGER, ChatLedger
+from pipeline.diagnosis.capabilities import capabilities_of
 from pipeline.engines.base import Engine, Sampling
 from pipeline.environments.base import Environment
 from pipeline.errors import EngineError, EnvironmentFailure
@@ -39,6 +40,7 @@ from synthesizers.looptool.repairing import preference, repair, sample_of
 from synthesizers.looptool.roles import JUDGES, SAMPLE_JUDGE, SAMPLE_WRITER
 from synthesizers.looptool.rounds import HIGH_SHARE, compose
 from synthesizers.looptool.rows import Row, RowLog
+from synthesizers.looptool.spending import By, round_plan
 from synthesizers.role_chats import ChatSetting, RoleChats, check_chats
 
 DEMONSTRATION = "demonstration"
@@ -52,7 +54,8 @@ VERIFIED = "looptool/jglv"
 class LoopTool:
     """See the module docstring.
 
-    `of`: the synthesizer whose successes are probed. `k`: variants per error seed. `weights`: how often each
+    `of`: the synthesizer whose successes are probed. `k`: variants per error seed, `by` plan shared out
+    as `spending` says. `weights`: how often each
     variation kind is drawn. `teacher`: who plays the variants (gold, or the policy where two samples agree).
     `high_share`: share of the mastered steps that is kept as borderline. `executed_check`: whether a label
     that judges call wrong is replaced only after the prediction was executed. `policy_finishes`: whether the
@@ -69,6 +72,7 @@ class LoopTool:
     store: Store | None = None
     of: str = DEMONSTRATION
     k: int = K
+    by: By = "errors"
     weights: Mapping[str, float] | None = None
     teacher: Teacher = "gold"
     high_share: float = HIGH_SHARE
@@ -89,6 +93,8 @@ class LoopTool:
             raise ConfigError(
                 f"k is at least 1 and high_share a share, got k={self.k}, high_share={self.high_share}"
             )
+        if self.by not in ("errors", "plan"):
+            raise ConfigError(f"variants are shared out by errors or by plan, got by={self.by!r}")
         if self.of != DEMONSTRATION and self.store is None:
             raise ConfigError(
                 f"dialogues of {self.of!r} are read from a run's store; hand it over as `store`"
@@ -144,7 +150,7 @@ class LoopTool:
             for record in self._trained(probes, repairs, rows):
                 if not (isinstance(record, Trajectory) and record.trajectory_id in done):
                     yield record
-            async with aclosing(self._expanded(repairs, rows, bases, done, failed)) as variants:
+            async with aclosing(self._expanded(probes, repairs, rows, bases, done, failed)) as variants:
                 async for variant in variants:
                     yield variant
         finally:
@@ -252,14 +258,31 @@ class LoopTool:
 
     def _expanded(
         self,
+        probes: Sequence[Probe],
         repairs: Sequence[Repair],
         rows: Mapping[str, Trajectory],
         bases: Mapping[str, Task],
         done: Collection[str],
         failed: Collection[str],
     ) -> AsyncGenerator[Made]:
+        def capabilities(trajectory_id: str) -> tuple[str, ...]:
+            row = rows[trajectory_id]
+            return capabilities_of(row, bases.get(row.task_id), row.turns)
+
+        plan = None
+        if self.by == "plan":
+            plan = round_plan(
+                probes,
+                repairs,
+                capabilities=capabilities,
+                template=lambda trajectory_id: rows[trajectory_id].template,
+                k=self.k,
+            )
         return expand(
             repairs,
+            by=self.by,
+            plan=plan,
+            capabilities=capabilities,
             load=rows.get,
             load_task=bases.get,
             environment=self.environment,

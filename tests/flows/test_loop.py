@@ -26,6 +26,7 @@ from flows.stages.policy import LivePolicy, open_policy
 from flows.stages.progress import silent
 from flows.stages.recipe import parse_recipe
 from flows.stages.scripted import ScriptedPolicy
+from pipeline.diagnosis.plan import Plan
 from pipeline.engines.base import Completion, Sampling
 from pipeline.errors import EngineError
 from rl.models import checkpoint_digest
@@ -337,9 +338,16 @@ def test_it_stops_on_a_plateau_and_on_its_budget(model: Path, tmp_path: Path) ->
     )
     assert row["stopped"] == "plateau" and max(each["round"] for each in row["rounds"]) == 1
     row, _ = asyncio.run(
-        improved(model, tmp_path / "b", mistakes, rounds=5, patience=5, arms=[], tokens=1000)
-    )
+        improved(
+            model, tmp_path / "b", mistakes, rounds=5, patience=5, arms=[], tokens=1000,
+            expand={"k": 1, "by": "plan"},
+        )
+    )  # fmt: skip
     assert row["stopped"] == "budget" and max(each["round"] for each in row["rounds"]) == 1
+    [made] = tmp_path.glob("**/rounds/1/looptool/plan.json")
+    assert not [each for each in Plan.model_validate_json(made.read_bytes()).samples if each.count], (
+        "eight tasks show no weakness: every error gets k"
+    )
 
 
 def test_it_stops_where_there_is_nothing_left_to_learn(model: Path, tmp_path: Path) -> None:
@@ -393,6 +401,8 @@ def test_broken_probes_stop_the_round_and_are_tried_again(
         ({"seeds": {"synthesizer": "demonstrations", "tasks": 3}}, "no synthesizer 'demonstrations'"),
         ({"dev": {"split": "dev", "tasks": 5, "tasks_of": "magnet"}}, "leave out loop.dev.tasks_of"),
         ({"settings": {"learning_rat": 1.0}}, "loop.settings: unknown learning_rat"),
+        ({"expand": {"by": "luck"}}, "loop.expand.*by.*luck"),
+        ({"expand": {"plan": None}}, "loop.expand: unknown plan"),
     ],
 )
 def test_a_wrong_option_is_named_before_anything_is_made(

@@ -36,20 +36,24 @@ from flows.stages.policy import policy_label
 from flows.stages.progress import Say
 from flows.stages.proof import named
 from pipeline.diagnosis.capabilities import capabilities_of
+from pipeline.diagnosis.plan import Plan
 from pipeline.errors import EngineError
 from pipeline.reporting.content import ReasonCount
 from synthesizers.demonstration import GOLD
-from synthesizers.looptool.expansion import expand
+from synthesizers.looptool.expansion import K, expand
 from synthesizers.looptool.probing import Probe, ProbeVerdict, probe
 from synthesizers.looptool.records import LabelVerdict, Repair
 from synthesizers.looptool.repairing import repair
 from synthesizers.looptool.roles import JUDGES
 from synthesizers.looptool.rounds import Parts, capability_table, compose
 from synthesizers.looptool.rows import RowLog
+from synthesizers.looptool.spending import TRAINED, round_plan
 from synthesizers.role_chats import CHATS, RoleChats
 
 LOOPTOOL = "looptool"
 PROBES, REPAIRS = "probes.log", "repairs.log"
+PLAN = "plan.json"
+"""Where a round's variants go, where that is planned."""
 WEAKNESS = "weakness.json"
 """The seeds' table of a round: mastered steps by capability, weakest first."""
 _EVERY = 200
@@ -70,6 +74,10 @@ class Pool:
     def load(self, trajectory_id: str) -> Trajectory | None:
         """A trajectory of the pool."""
         return self._by_id.get(trajectory_id)
+
+    def template(self, trajectory_id: str) -> str:
+        """The template of a trajectory."""
+        return self._by_id[trajectory_id].template
 
     def capabilities(self, trajectory_id: str) -> tuple[str, ...]:
         """What a trajectory's task exercises; its own dialogue solves it."""
@@ -224,12 +232,32 @@ class _Round:
             _refuse_broken("verdicts on labels", broken)
             return _by_name(LabelVerdict, (row.verdict for row in log.rows()))
 
+    def _plan(self, repairs: Sequence[Repair]) -> Plan | None:
+        """Where the variants go, kept in the round's folder; None where every error gets as many."""
+        options = self.work.recipe.loop.expand
+        if options.get("by") != "plan":
+            return None
+        made = round_plan(
+            self.probes(),
+            repairs,
+            capabilities=self.pool.capabilities,
+            template=self.pool.template,
+            k=options.get("k", K),
+        )
+        write_atomically(self.store.root / PLAN, made.model_dump_json(indent=1) + "\n")
+        planned = (f"{row.count} for {row.target}" for row in made.samples if row.kind in TRAINED)
+        self.say(f"expand by plan: {', '.join(planned) or 'nothing named, as many for every error'}")
+        return made
+
     async def _expand(self) -> dict[str, int]:
         work, store, chats = self.work, self.store, self._chats()
         await work.act_with(self.kept)
         known = {kind: store.ids(kind) for kind in (Kind.TASKS, Kind.PAIRS, Kind.VERDICTS)}
+        repairs = self.repairs()
         expanding = expand(
-            self.repairs(),
+            repairs,
+            plan=self._plan(repairs),
+            capabilities=self.pool.capabilities,
             load=self.pool.load,
             load_task=self.pool.tasks.get,
             environment=work.environment,

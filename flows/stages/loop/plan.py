@@ -42,7 +42,7 @@ _GIVEN = {
         "used",
     ),
     *("engine", "renderer", "environment", "load", "load_task", "sampling", "settings", "max_in_flight"),
-    *("done", "failed", "seed", "run_id"),
+    *("done", "failed", "seed", "run_id", "plan", "capabilities"),
 }
 """What the loop gives its parts; everything else they take is an option of the recipe."""
 ROLES = (JUDGES, "sample_writer", "sample_judge")
