@@ -84,7 +84,8 @@ async def expand(
 
     `by` plan, the variants go where `plan` says (`spending`, which needs the `capabilities` of trajectories),
     else `k` to every error seed. `used` are tasks that no variant may be. `done` and `failed` are those of a
-    Synthesizer. Raises ConfigError for a wrong option, EnvironmentFailure after the last one where the world broke some.
+    Synthesizer. Raises ConfigError for a wrong option, EnvironmentFailure after the last one where the world
+    broke some.
     """
     expander = Expander(
         environment=environment,
