@@ -1,4 +1,4 @@
-"""Questions whose sub-questions form a graph, each answered by a generated tool that runs in the sandbox."""
+"""Questions whose sub-questions form a graph, each answered by a generated tool."""
 
 from pipeline.environments.question_dag.generator import QuestionDagWorld, load
 

@@ -1,4 +1,7 @@
-"""One call of a generated tool: one program in the sandbox, and what came of it in words.
+"""One call of a generated tool, and what came of it in words.
+
+A tool that a task brings is somebody else's code: each call is a program of its own in the sandbox. Tools
+over our own tables are code of this package, as any world's tools are, and run here, by the same harness.
 
 Decides that whatever a tool's code does is an observation (`ok` is False): it raised, ran out of time or
 memory, or returned what JSON cannot say. An agent can bring most of that about by its arguments, and what an
@@ -13,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from data import canonical
+from pipeline.environments.question_dag.harness import outcome
 from pipeline.environments.question_dag.items import MadeTool
 from pipeline.environments.question_dag.questions import shown_value
 from pipeline.environments.sandboxed import SandboxRunner
@@ -50,15 +54,21 @@ async def call_tool(
     return _read(await runner.run(program, Limits(seconds=seconds)), seconds)
 
 
+def call_own_tool(tool: MadeTool, arguments: Mapping[str, Any], *, data: Mapping[str, Any]) -> Answer:
+    """Run a call of a tool that this package wrote. Never for a tool out of a task, a file or a model."""
+    return _answer(outcome(tool.code, data, tool.name, dict(arguments)))
+
+
+def _answer(said: Mapping[str, Any]) -> Answer:
+    return Answer(True, shown_value(said["value"])) if "value" in said else Answer(False, str(said["error"]))
+
+
 def _read(execution: Execution, seconds: float) -> Answer:
     if execution.outcome is Outcome.TIMEOUT:
         return Answer(False, f"timed out after {seconds:g} s")
     if execution.outcome is Outcome.OUT_OF_MEMORY:
         return Answer(False, "out of memory")
     try:
-        said = canonical.loads(execution.stdout)
-        return (
-            Answer(True, shown_value(said["value"])) if "value" in said else Answer(False, str(said["error"]))
-        )
+        return _answer(canonical.loads(execution.stdout))
     except Exception:  # the tool's code took over the process, or left nothing of it
         return Answer(False, execution.detail or "the tool ended without an answer")

@@ -69,7 +69,7 @@ class QuestionDagWorld(HostEnvironment):
         """`items`: a JSONL file of items instead of our own questions. `hops`: numbers of sub-questions.
 
         `irrelevant`: distractors of each band. `embedder`: dotted path of a function from texts to rows of
-        numbers; default lexical. `sandbox`: by name.
+        numbers; default lexical. `sandbox`: by name, of the tools that items bring.
         """
         if not hops or not set(hops) <= set(HOPS):
             raise ConfigError(f"question_dag hops are {HOPS}, got {list(hops)}")
@@ -99,11 +99,12 @@ class QuestionDagWorld(HostEnvironment):
     async def open(self, task: Task, *, seed: int = 0) -> QuestionSession:
         """A session over the task's tools. Raises ConfigError for a foreign task or a broken state."""
         self.check_task(task)
+        tools, state = tools_of(task), task.state_value()
         session = QuestionSession(
             task,
-            tools=tools_of(task),
-            data=functools.partial(data_of, world=task.state_value().get("world", "")),
-            runner=self.runner,
+            tools=tools,
+            data=functools.partial(data_of, world=state.get("world", "")),
+            runner=None if "world" in state else self.runner,
             limits=self.limits,
             seed=seed,
             on_close=self._session_closed,

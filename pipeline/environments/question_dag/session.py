@@ -1,12 +1,13 @@
-"""One episode of question_dag: generated tools run in the sandbox, and the verdict over sub-questions.
+"""One episode of question_dag: generated tools, and the verdict over sub-questions.
 
-A call's arguments are checked against the schema, then the tool's code runs as a program of its own; nothing
-is remembered from one call to the next but that it was made. The final answer is typed: `ANSWER ...` in the
-last turn. Success: the answer is right and every sub-question that needs a tool was solved, so neither
-guessing nor calling everything is enough. A sub-question is solved by an answered call of its tool: with the
-very arguments for tools over our own tables (`exact`), with a result that says the sub-answer for tools made
-by a chat, which were perturbed so that other arguments do not say it. Beside it: `solved`, `required`,
-`calls`, `recall`, `precision`, `f1` (ASTRA, arXiv 2601.21558; the reward `call_f1` reads the first two).
+A call's arguments are checked against the schema, then the tool's code runs, in the sandbox where the task
+brought it; nothing is remembered from one call to the next but that it was made. The final answer is typed:
+`ANSWER ...` in the last turn. Success: the answer is right and every sub-question that needs a tool was
+solved, so neither guessing nor calling everything is enough. A sub-question is solved by an answered call of
+its tool: with the very arguments for tools over our own tables (`exact`), with a result that says the
+sub-answer for tools made by a chat, which were perturbed so that other arguments do not say it. Beside it:
+`solved`, `required`, `calls`, `recall`, `precision`, `f1` (ASTRA, arXiv 2601.21558; the reward `call_f1`
+reads the first two).
 
 State of a task: {"world": word} for our own tables, or {"tools": [...]} with code and data; the agent sees
 neither, only what the tools answer. Private: {"item": JSON text with answer, sub-questions and calls}. Not
@@ -26,7 +27,7 @@ from pipeline.checks.answers import bare, last_words, marked_answer, states
 from pipeline.checks.calls import argument_problems
 from pipeline.checks.matching import call_f1
 from pipeline.environments.guarded import JsonStateSession
-from pipeline.environments.question_dag.calls import call_tool
+from pipeline.environments.question_dag.calls import Answer, call_own_tool, call_tool
 from pipeline.environments.question_dag.dag import same_answer
 from pipeline.environments.question_dag.items import MadeCall, MadeTool
 from pipeline.environments.question_dag.tasks import asked
@@ -36,7 +37,10 @@ from pipeline.errors import JudgeError, TrajsmithError
 
 
 class QuestionSession(JsonStateSession):
-    """See `pipeline.environments.base.Session`. `state` lists the calls made: name, arguments, ok, text."""
+    """See `pipeline.environments.base.Session`. `state` lists the calls made: name, arguments, ok, text.
+
+    Without a `runner` the tools are our own (`calls.call_own_tool`).
+    """
 
     def __init__(
         self,
@@ -44,7 +48,7 @@ class QuestionSession(JsonStateSession):
         *,
         tools: Mapping[str, MadeTool],
         data: Callable[[MadeTool], Mapping[str, Any]],
-        runner: SandboxRunner,
+        runner: SandboxRunner | None,
         limits: ToolLimits,
         seed: int = 0,
         on_close: Callable[[], None] | None = None,
@@ -120,10 +124,15 @@ class QuestionSession(JsonStateSession):
         if problems or tool is None:
             return self._said(call_id, name, arguments, False, "; ".join(problems))
         try:
-            answer = await call_tool(self._runner, tool, arguments, data=self._data(tool))
+            answer = await self._answer(tool, arguments)
         except TrajsmithError as error:
             return self._failed(call_id, name, ToolStatus.INFRA_ERROR, str(error))
         return self._said(call_id, name, arguments, answer.ok, answer.text)
+
+    async def _answer(self, tool: MadeTool, arguments: dict[str, Any]) -> Answer:
+        if self._runner is None:
+            return call_own_tool(tool, arguments, data=self._data(tool))
+        return await call_tool(self._runner, tool, arguments, data=self._data(tool))
 
     def _said(self, call_id: str, name: str, arguments: dict[str, Any], ok: bool, text: str) -> ToolResult:
         self.state.append([name, arguments, ok, text])

@@ -18,7 +18,9 @@ from pipeline.environments.play import play
 from pipeline.environments.question_dag import QuestionDagWorld, load
 from pipeline.environments.question_dag.items import read_item
 from pipeline.errors import ConfigError
+from pipeline.sandbox.base import Outcome
 from tests.pipeline.environments.conftest import Run
+from tests.pipeline.environments.repair import StubSandbox
 from tests.pipeline.environments.scripts import components, listed
 
 CREW = """
@@ -177,7 +179,10 @@ def test_a_file_without_items_is_refused(tmp_path: Path) -> None:
 
 def test_a_task_whose_state_was_tampered_with_is_refused(run: Run, world: QuestionDagWorld) -> None:
     task = next(iter(world.tasks("train")))
-    for state in ({}, {"tools": 3}, {"tools": [{"name": "x"}]}, {"tools": task.state_value()["tools"][:1]}):
+    brought = task.state_value()["tools"]
+    # A world's name does not pass code off as the package's own, which runs without a sandbox.
+    ours = {"world": "", "tools": brought}
+    for state in ({}, {"tools": 3}, {"tools": [{"name": "x"}]}, {"tools": brought[:1]}, ours):
         values = task.model_dump(exclude={"task_id", "state"})
         with pytest.raises(ConfigError, match="tools"):
             run(world.open(Task(**values, state=canonical.dumps(state))))
@@ -236,3 +241,24 @@ def test_sets_answer_the_same_in_every_process(run: Run, world: QuestionDagWorld
             return (await session.call("t", {"x": "delta alpha gamma beta"}, "1")).text
 
     assert run(answer()) == '["alpha","beta","delta","gamma"]'
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status"),
+    [
+        (Outcome.TIMEOUT, ToolStatus.TOOL_ERROR),
+        (Outcome.OUT_OF_MEMORY, ToolStatus.TOOL_ERROR),
+        (None, ToolStatus.INFRA_ERROR),
+    ],
+)
+def test_a_tool_that_breaks_is_an_observation_a_sandbox_that_breaks_is_not(
+    run: Run, world: QuestionDagWorld, outcome: Outcome | None, status: ToolStatus
+) -> None:
+    task, environment = next(iter(world.tasks("train"))), load()
+    environment.runner._sandbox = StubSandbox(outcome)
+
+    async def answer() -> object:
+        async with await environment.open(task) as session:
+            return (await session.call("ship_of", {"voyage": "Alba"}, "1")).status
+
+    assert run(answer()) is status

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -13,16 +14,18 @@ from data.messages import ToolStatus
 from data.tasks import Task
 from pipeline.environments.play import play
 from pipeline.environments.question_dag import QuestionDagWorld, load
-from pipeline.environments.question_dag.relations import UNSEEN
+from pipeline.environments.question_dag.calls import HARNESS, call_own_tool
+from pipeline.environments.question_dag.questions import shown_value
+from pipeline.environments.question_dag.relations import UNSEEN, Op, Relation
+from pipeline.environments.question_dag.tables import KINDS, make_tables
 from pipeline.environments.question_dag.tasks import asked, own_relations, own_tools
 from pipeline.environments.registry import load_environment
 from pipeline.errors import ConfigError
 from pipeline.rewards.call_f1 import CallF1
-from pipeline.sandbox.base import Outcome
+from pipeline.sandbox.base import Limits, Program
 from synthesizers.execution import Trial
 from tests.pipeline.environments.conftest import Run
 from tests.pipeline.environments.question_dag.samples import BOTH_SOLVED
-from tests.pipeline.environments.repair import StubSandbox
 from tests.pipeline.environments.scripts import components, listed
 
 
@@ -120,26 +123,49 @@ def test_errors_are_observations(run: Run, world: QuestionDagWorld) -> None:
     assert texts[4].startswith("no tool nothing; tools: ")
 
 
-@pytest.mark.parametrize(
-    ("outcome", "status"),
-    [
-        (Outcome.TIMEOUT, ToolStatus.TOOL_ERROR),
-        (Outcome.OUT_OF_MEMORY, ToolStatus.TOOL_ERROR),
-        (None, ToolStatus.INFRA_ERROR),
-    ],
-)
-def test_a_tool_that_breaks_is_an_observation_a_sandbox_that_breaks_is_not(
-    run: Run, outcome: Outcome | None, status: ToolStatus
-) -> None:
-    environment = load()
-    environment.runner._sandbox = StubSandbox(outcome)
-    task = first(environment, "choose_3")
+def test_every_tool_answers_the_same_in_the_sandbox(run: Run, world: QuestionDagWorld) -> None:
+    """All of them in one program, from the harness' own text, on arguments that fit and that do not."""
+    asks: list[list[Any]] = []
+    for name, relation in own_relations().items():
+        tables = make_tables(relation.subject, "dev/0") if relation.kind else {}
+        for wild in (False, True):
+            asks.append([name, relation.tool.code, tables, drawn_arguments(relation, tables, wild=wild)])
+    code = f"{HARNESS.partition('if __name__')[0]}\nasks = json.load(open('asks.json'))\n"
+    code += "print(json.dumps([outcome(code, data, name, given) for name, code, data, given in asks]))"
+    program = Program(code, files={"asks.json": canonical.dumps(asks).encode()})
+    limits = Limits(seconds=60, memory_mib=512, output_bytes=1 << 20)
+    there = canonical.loads(run(world.runner.run(program, limits)).stdout)
+    own = own_tools()
+    here = [call_own_tool(own[name], given, data=tables) for name, _, tables, given in asks]
+    assert len(here) == 2 * len(own)
+    assert [answer.ok for answer in here] == ["value" in said for said in there]
+    assert [answer.text for answer in here] == [
+        shown_value(said["value"]) if "value" in said else said["error"] for said in there
+    ]
+    # Ties have no answer, and sums of anything have one.
+    assert sum(answer.ok for answer in here[::2]) > 240 and sum(answer.ok for answer in here[1::2]) < 50
 
-    async def answer() -> object:
-        async with await environment.open(task) as session:
-            return (await session.call(*gold_steps(task)[0], "1")).status
 
-    assert run(answer()) is status
+def drawn_arguments(relation: Relation, tables: dict, *, wild: bool) -> dict:
+    """Arguments of a relation's tool: of its tables, or of nothing in them."""
+    kind = KINDS.get(relation.kind)
+    names = sorted(tables[relation.kind]) if kind else []
+    parents = (
+        sorted({row[kind.parent] for row in tables[relation.kind].values()}) if kind and kind.parent else []
+    )
+    given: dict = {}
+    for name, schema in relation.parameters.items():
+        if schema["type"] == "integer":
+            given[name] = 10**30 if wild else 1
+        elif schema["type"] == "array":
+            given[name] = ["Nowhere", "Nowhere"] if wild else names[:1] * 2
+        elif "enum" in schema:
+            word = tables[relation.kind][names[0]][kind.word] if kind else ""
+            given[name] = "nothing" if wild else word
+        else:
+            fits = parents if kind and name == kind.parent and relation.op is not Op.PARENT else names
+            given[name] = "Nowhere" if wild else fits[len(given) % len(fits)]
+    return given
 
 
 def test_splits_have_worlds_and_step_kinds_of_their_own(world: QuestionDagWorld) -> None:
