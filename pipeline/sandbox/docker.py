@@ -1,48 +1,60 @@
-"""Programs in containers, through the `docker` (or `podman`) command: a fresh container each, no network.
+"""Programs in containers, through the Docker SDK for Python: a fresh container each, no network.
 
-UNTESTED against a Docker daemon by us: its tests drive a stand-in for the command and check every argument;
-by hand it was tried with Podman 4.3 (docs/sandbox.md says what was seen).
+UNTESTED: no Docker daemon has run it. Its tests put the real SDK before a small server that answers the
+Engine API's calls and checks what they ask for (docs/sandbox.md says what that leaves open).
 Isolation is the container's: no network, read-only root, all capabilities dropped, no new privileges, an
-unprivileged user, memory, process and CPU limits, writable memory file systems only. The image of each
-language is in its YAML file and must be there already: nothing is pulled. Not covered: what containers do
-not cover (kernel bugs), warm starts (some 300 ms each), one run's files from a compile step that needs more
-disk than `disk_mib`.
+unprivileged user, memory, process and CPU limits, writable memory file systems only, nothing of the client's
+configuration. The image of each language is in its YAML file, has `sh` and `tar`, and must be there already:
+nothing is pulled. A daemon is reached at `unix://` or at `tcp://` without TLS. Not covered: what containers
+do not cover (kernel bugs), warm starts (some 300 ms each), time in which a busy machine gave the program no
+core (it counts), one run's files from a compile step that needs more disk than `disk_mib`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
+import math
 import os
 import secrets
-import shutil
 import signal
-import subprocess
 import tarfile
-import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
-from pipeline.errors import ConfigError, EnvironmentFailure
+from pipeline.errors import ConfigError, EnvironmentFailure, MissingExtraError
+from pipeline.sandbox.attached import converse
 from pipeline.sandbox.base import Execution, Limits, Program
-from pipeline.sandbox.exchange import Capture, gather
+from pipeline.sandbox.exchange import Ending, Kept
 from pipeline.sandbox.toolchains import Language, compile_limits, find_language
 from pipeline.sandbox.verdicts import checked, compile_failure, judge
 
 _USER = "65534:65534"
-_START_SECONDS = 60.0
+_DEFAULT_URL = "unix:///var/run/docker.sock"
+_API_SECONDS = 60
+_GRACE_SECONDS = 300
+"""A container outlives its program's limits by this much at most, should this process die."""
+_TOLD_SECONDS = 5.0
+"""What a daemon may take to notice that a command has ended."""
+_POLL_SECONDS = 0.02
 _KILLED = (128 + signal.SIGKILL, -signal.SIGKILL)
 _OOM_COUNTS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 """Of the container's own control group, version 2 and version 1."""
+_GATE = ("sh", "-c", 'IFS= read -r _; exec "$@"', "sh")
+"""Starts a command at the first line of its input: output that comes before the SDK hands over the socket
+could be read, and lost, together with the answer's head."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
     status: int | None
-    stdout: Capture
-    stderr: Capture
+    """None where a limit ended it."""
+    stdout: Kept
+    stderr: Kept
     seconds: float
     flooded: bool
 
@@ -52,27 +64,23 @@ class DockerSandbox:
 
     name = "docker"
 
-    def __init__(self, *, command: str = "docker", parallel: int | None = None, cores: float = 1.0) -> None:
-        """Raises ConfigError where no daemon answers."""
-        found = shutil.which(command)
-        if found is None:
-            raise ConfigError(
-                f"{command!r} is not on this machine; install it, or use the bubblewrap sandbox"
-            )
-        self._command, self._cores = found, cores
-        answer = subprocess.run(
-            [found, "version", "--format", "{{.Server.Version}}"], capture_output=True, text=True, check=False
-        )
-        if answer.returncode:
-            raise ConfigError(
-                f"{command} reaches no daemon ({answer.stderr.strip()[:300]}); start it, or use bubblewrap"
-            )
-        self._version = answer.stdout.strip()
-        self._workers = ThreadPoolExecutor(parallel or 2 * (os.cpu_count() or 1), thread_name_prefix="docker")
+    def __init__(self, *, url: str | None = None, parallel: int | None = None, cores: float = 1.0) -> None:
+        """`url` of the daemon, else DOCKER_HOST, else Docker's own socket.
+
+        Raises ConfigError where no daemon answers, MissingExtraError without the SDK.
+        """
+        self._url, self._cores = url or os.environ.get("DOCKER_HOST") or _DEFAULT_URL, cores
+        parallel = parallel or 2 * (os.cpu_count() or 1)
+        self._client = _connect(self._url, parallel)
+        with _daemon("version"):
+            self._version = str(self._client.version()["Version"])
+        self._workers = ThreadPoolExecutor(parallel, thread_name_prefix="docker")
 
     def describe(self) -> str:
         """What holds the limits."""
-        return f"{self._command} (daemon {self._version}); see docs/sandbox.md for what is untested"
+        return (
+            f"containers of {self._url} (version {self._version}); see docs/sandbox.md for what is untested"
+        )
 
     async def run(self, program: Program, limits: Limits | None = None) -> Execution:
         """Raises ConfigError (language, file names, an image that is not there), EnvironmentFailure."""
@@ -82,63 +90,79 @@ class DockerSandbox:
         language = find_language(program.language)
         files = checked(program, language, limits)
         building = compile_limits(language, limits) if language.compile else limits
-        container = f"trajsmith-{secrets.token_hex(8)}"
+        container = self._create(language, building, limits.seconds)
         try:
-            self._start(container, language, building)
-            self._check(
-                self._exec(container, ["tar", "-xf", "-", "-C", "/box"], _START_SECONDS, stdin=_tar(files))
-            )
+            with _daemon("start"):
+                container.start()
+            taken = self._exec(container, ["tar", "-xf", "-", "-C", "/box"], _API_SECONDS, stdin=_tar(files))
+            if taken.status != 0:
+                raise EnvironmentFailure(f"the container did not take the files: {taken.stderr.text[:300]}")
             return self._phases(container, program, language, limits, building)
         finally:
-            subprocess.run([self._command, "rm", "-f", container], capture_output=True, check=False)
+            self._remove(container)
 
-    def _start(self, container: str, language: Language, limits: Limits) -> None:
+    def _create(self, language: Language, limits: Limits, run_seconds: float) -> Any:
+        from docker.errors import ImageNotFound
+
+        # The container itself gets no working directory: Docker would make it, as root's, and the memory file
+        # system mounted there takes over its mode.
         writable = f"rw,exec,nosuid,nodev,mode=1777,size={limits.disk_mib}m"
-        words = ["run", "-d", "--rm", "--name", container, "--pull", "never", "--init"]
-        words += [
-            "--network",
-            "none",
-            "--read-only",
-            "--cap-drop",
-            "ALL",
-            "--security-opt",
-            "no-new-privileges",
-        ]
-        words += ["--user", _USER, "--pids-limit", str(limits.processes + 4), "--cpus", f"{self._cores:g}"]
-        words += [
-            "--memory",
-            f"{limits.memory_mib}m",
-            "--memory-swap",
-            f"{limits.memory_mib}m",
-            "--ipc",
-            "none",
-        ]
-        words += ["--tmpfs", f"/box:{writable}", "--tmpfs", f"/tmp:{writable}", "--workdir", "/box"]
-        words += [language.image, "sleep", "3600"]
+        lifetime = math.ceil(limits.seconds + run_seconds) + _GRACE_SECONDS
         try:
-            self._docker(*words)
+            with _daemon("create"):
+                return self._client.containers.create(
+                    language.image,
+                    [str(lifetime)],
+                    name=f"trajsmith-{secrets.token_hex(8)}",
+                    entrypoint=["sleep"],
+                    auto_remove=True,
+                    init=True,
+                    network_mode="none",
+                    read_only=True,
+                    cap_drop=["ALL"],
+                    security_opt=["no-new-privileges"],
+                    user=_USER,
+                    pids_limit=limits.processes + 4,
+                    nano_cpus=int(self._cores * 1e9),
+                    mem_limit=f"{limits.memory_mib}m",
+                    memswap_limit=f"{limits.memory_mib}m",
+                    ipc_mode="none",
+                    tmpfs={"/box": writable, "/tmp": writable},
+                    use_config_proxy=False,
+                )
         except EnvironmentFailure as error:
-            if "No such image" in str(error) or "image not known" in str(error):
-                fix = f"{self._command} pull {language.image}"
-                message = f"the image {language.image} for {language.name} is not on this machine; {fix}"
-                raise ConfigError(message) from error
-            raise
+            if not isinstance(error.__cause__, ImageNotFound):
+                raise
+            fix = f"docker pull {language.image}"
+            message = f"the image {language.image} for {language.name} is not on {self._url}; run: {fix}"
+            raise ConfigError(message) from error
+
+    def _remove(self, container: Any) -> None:
+        from docker.errors import NotFound
+
+        try:
+            with _daemon("remove"):
+                container.remove(force=True)
+        except EnvironmentFailure as error:
+            if not isinstance(error.__cause__, NotFound):  # it has removed itself
+                raise
 
     def _phases(
-        self, container: str, program: Program, language: Language, limits: Limits, building: Limits
+        self, container: Any, program: Program, language: Language, limits: Limits, building: Limits
     ) -> Execution:
         if language.compile:
             step = self._exec(container, _words(language.compile), building.seconds, keep=limits.output_bytes)
             if step.status != 0:
                 killed = self._out_of_memory(container, step.status)
                 said = step.stdout.text + step.stderr.text
-                return compile_failure(said, timed_out=step.status is None, out_of_memory=killed)
+                late = step.status is None and not step.flooded
+                return compile_failure(said, timed_out=late, out_of_memory=killed)
             memory = f"{limits.memory_mib}m"
-            self._docker("update", "--memory", memory, "--memory-swap", memory, container)
-        command = [*_words(language.run), *program.args]
+            with _daemon("update"):
+                container.update(mem_limit=memory, memswap_limit=memory)
         step = self._exec(
             container,
-            command,
+            [*_words(language.run), *program.args],
             limits.seconds,
             stdin=program.stdin.encode(errors="surrogatepass"),
             keep=limits.output_bytes,
@@ -161,59 +185,61 @@ class DockerSandbox:
 
     def _exec(
         self,
-        container: str,
+        container: Any,
         command: Sequence[str],
         seconds: float,
         *,
         stdin: bytes = b"",
         keep: int = 65_536,
     ) -> _Step:
+        api = self._client.api
+        stdout, stderr = Kept(keep), Kept(keep)
+        with _daemon("exec"):
+            exec_id = api.exec_create(container.id, [*_GATE, *command], stdin=True, workdir="/box")["Id"]
+            attached = api.exec_start(exec_id, socket=True)
+
+        def ended() -> bool:
+            with _daemon("exec"):
+                return not api.exec_inspect(exec_id)["Running"]
+
         began = time.monotonic()
-        with tempfile.TemporaryFile() as source:
-            source.write(stdin)
-            source.seek(0)
-            process = subprocess.Popen(
-                [self._command, "exec", "-i", container, *command],
-                stdin=source,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-            )
-        assert process.stdout is not None and process.stderr is not None
-        with process.stdout, process.stderr:
-            stdout, stderr = (Capture(pipe.fileno(), keep) for pipe in (process.stdout, process.stderr))
-            status, flooded = gather(process, (stdout, stderr), seconds)
-        return _Step(status, stdout, stderr, time.monotonic() - began, flooded)
-
-    def _docker(self, *words: str) -> str:
-        command = [self._command, *words]
         try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, check=False, timeout=_START_SECONDS
+            ending = converse(
+                attached._sock, b"\n" + stdin, stdout=stdout, stderr=stderr, seconds=seconds, ended=ended
             )
-        except subprocess.TimeoutExpired as error:
-            raise EnvironmentFailure(f"{self._command} {words[0]} hangs") from error
-        if done.returncode:
-            raise EnvironmentFailure(f"{self._command} {words[0]} failed: {done.stderr.strip()[:300]}")
-        return done.stdout.strip()
+        finally:
+            attached._response.close()  # closing the socket object alone leaves its connection open
+        took = time.monotonic() - began
+        status = self._exit_code(exec_id, began + seconds) if ending is Ending.DONE else None
+        return _Step(status, stdout, stderr, took, ending is Ending.FLOOD)
 
-    def _check(self, step: _Step) -> None:
-        if step.status != 0:
-            raise EnvironmentFailure(f"the container did not take the files: {step.stderr.text[:300]}")
+    def _exit_code(self, exec_id: str, deadline: float) -> int | None:
+        """The streams end before the daemon knows, or long before: a program may close them itself."""
+        deadline = max(deadline, time.monotonic() + _TOLD_SECONDS)
+        while time.monotonic() < deadline:
+            with _daemon("exec"):
+                found = self._client.api.exec_inspect(exec_id)
+            if not found["Running"] and found["ExitCode"] is not None:
+                return int(found["ExitCode"])
+            time.sleep(_POLL_SECONDS)
+        return None
 
-    def _out_of_memory(self, container: str, status: int | None) -> bool:
-        if self._docker("inspect", "--format", "{{.State.OOMKilled}}", container) == "true":
+    def _out_of_memory(self, container: Any, status: int | None) -> bool:
+        with _daemon("inspect"):
+            container.reload()
+        if container.attrs["State"].get("OOMKilled"):
             return True
         if status not in _KILLED:
             return False
-        # Podman says so of a container's first process only, and the program is another one.
-        counts = self._exec(container, ["cat", *_OOM_COUNTS], _START_SECONDS).stdout.text
+        # Some daemons say so of a container's first process only, and the program is another one.
+        counts = self._exec(container, ["cat", *_OOM_COUNTS], _API_SECONDS).stdout.text
         found = (line.partition(" ") for line in counts.splitlines())
         return any(name == "oom_kill" and value.strip() not in ("", "0") for name, _, value in found)
 
-    def _collect(self, container: str, names: Sequence[str], limits: Limits) -> dict[str, bytes]:
+    def _collect(self, container: Any, names: Sequence[str], limits: Limits) -> dict[str, bytes]:
         found = {}
         for name in names:
+            # Not the Engine's own archive call: it does not see memory file systems.
             step = self._exec(
                 container, ["tar", "-cf", "-", "-C", "/box", "--", name], 30, keep=limits.disk_mib << 20
             )
@@ -230,6 +256,38 @@ class DockerSandbox:
     async def close(self) -> None:
         """Wait for what runs; idempotent."""
         await asyncio.to_thread(self._workers.shutdown)
+        self._client.close()
+
+
+def _connect(url: str, parallel: int) -> Any:
+    if not url.startswith(("unix://", "tcp://", "http://")):
+        raise ConfigError(f"docker daemon at {url!r}; allowed: unix://PATH, or tcp://HOST:PORT without TLS")
+    try:
+        import docker
+        from docker.errors import DockerException
+    except ImportError as error:
+        raise MissingExtraError(
+            "the docker sandbox needs the Docker SDK: pip install 'trajsmith[docker]'"
+        ) from error
+    fix = "start it, or use the bubblewrap sandbox"
+    if url.startswith("unix://") and not os.path.exists(url.removeprefix("unix://")):
+        raise ConfigError(f"no docker daemon at {url}: there is none; {fix}")
+    try:
+        return docker.DockerClient(base_url=url, timeout=_API_SECONDS, max_pool_size=parallel)
+    except DockerException as error:
+        raise ConfigError(f"no docker daemon answers at {url} ({str(error)[:300]}); {fix}") from error
+
+
+@contextlib.contextmanager
+def _daemon(verb: str) -> Iterator[None]:
+    """What the daemon refuses, or does not answer, says nothing about a program."""
+    from docker.errors import DockerException
+    from requests.exceptions import RequestException
+
+    try:
+        yield
+    except (DockerException, RequestException) as error:
+        raise EnvironmentFailure(f"docker {verb} failed: {str(error)[:300]}") from error
 
 
 def _words(command: Sequence[str]) -> list[str]:

@@ -37,33 +37,22 @@ class Ending(StrEnum):
     """The other side closed without a report."""
 
 
-class Capture:
-    """One output stream, kept up to a limit. Owns the descriptor."""
+class Kept:
+    """One output stream, kept up to a limit."""
 
-    def __init__(self, descriptor: int, keep: int) -> None:
-        os.set_blocking(descriptor, False)
-        self.descriptor = descriptor
+    def __init__(self, keep: int) -> None:
         self.keep = keep
         self.total = 0
-        self.open = True
         self.cut = False
         """Whether more than space was dropped."""
         self._kept = bytearray()
 
-    def read(self) -> bool:
-        """Take what is there, at most one chunk; False when there is nothing (left)."""
-        try:
-            data = os.read(self.descriptor, _CHUNK)
-        except BlockingIOError:
-            return False
-        if not data:
-            self.open = False
-            return False
+    def take(self, data: bytes) -> None:
+        """What came, in order."""
         self.total += len(data)
         room = max(self.keep - len(self._kept), 0)
         self._kept += data[:room]
         self.cut = self.cut or bool(data[room:].strip())
-        return True
 
     @property
     def flooded(self) -> bool:
@@ -84,6 +73,28 @@ class Capture:
     def text(self) -> str:
         """What was kept; bytes that are no UTF-8 become U+FFFD."""
         return self._kept.decode("utf-8", errors="replace")
+
+
+class Capture(Kept):
+    """A stream read from a pipe. Owns the descriptor."""
+
+    def __init__(self, descriptor: int, keep: int) -> None:
+        super().__init__(keep)
+        os.set_blocking(descriptor, False)
+        self.descriptor = descriptor
+        self.open = True
+
+    def read(self) -> bool:
+        """Take what is there, at most one chunk; False when there is nothing (left)."""
+        try:
+            data = os.read(self.descriptor, _CHUNK)
+        except BlockingIOError:
+            return False
+        if not data:
+            self.open = False
+            return False
+        self.take(data)
+        return True
 
     def close(self) -> None:
         """Release the descriptor; idempotent."""

@@ -1,20 +1,18 @@
-"""The filter as a program, control groups on a made-up tree, docker's command line, and the loader."""
+"""The filter as a program, control groups on a made-up tree, no sandbox, and the loader."""
 
 import asyncio
 import os
 import struct
 import subprocess
-import textwrap
 import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pipeline.errors import ConfigError, EnvironmentFailure
+from pipeline.errors import ConfigError
 from pipeline.sandbox import cgroups, seccomp
 from pipeline.sandbox.base import Limits, Outcome, Program
-from pipeline.sandbox.docker import DockerSandbox
 from pipeline.sandbox.load import SANDBOXES, load_sandbox
 from pipeline.sandbox.toolchains import find_language
 from pipeline.sandbox.verdicts import checked, same_output
@@ -231,88 +229,6 @@ def test_limits_that_limit_nothing_are_refused(limits: dict[str, Any]) -> None:
 def test_what_no_program_can_be_given_is_refused(program: Program, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         checked(program, find_language("python"), Limits())
-
-
-FAKE_DOCKER = """
-    #!/bin/sh
-    echo "$*" >> {log}
-    cd {box} || exit 1
-    case "$1" in
-      version) echo 99.0 ;;
-      run) [ -z "{missing}" ] || {{ echo "No such image: x" >&2; exit 1; }} ;;
-      exec)
-        shift 3
-        case "$*" in *memory.events*) echo "oom_kill $(cat killed)"; exit 1 ;; esac
-        command=$(echo "$*" | sed "s#/box#{box}#g")
-        exec $command ;;
-      inspect) [ -e oom ] && echo true || echo false ;;
-    esac
-"""
-
-
-def docker(tmp_path: Path, image_missing: bool = False) -> tuple[DockerSandbox, Path]:
-    """The sandbox with a stand-in for the command that keeps no walls, only books."""
-    box, log, fake = tmp_path / "box", tmp_path / "log", tmp_path / "docker"
-    box.mkdir()
-    text = textwrap.dedent(FAKE_DOCKER).strip()
-    fake.write_text(text.format(log=log, box=box, missing="x" if image_missing else ""))
-    fake.chmod(0o755)
-    return DockerSandbox(command=str(fake)), log
-
-
-def test_docker_walls_in_what_it_runs(tmp_path: Path) -> None:
-    sandbox, log = docker(tmp_path)
-    program = Program(
-        "open('out', 'w').write(input())\nprint(open('a').read())",
-        files={"a": b"A"},
-        stdin="in",
-        collect=("out",),
-    )
-    done = run(sandbox, program, Limits(seconds=50))
-    assert (done.outcome, done.stdout, done.files) == (Outcome.OK, "A\n", {"out": b"in"}), done
-    started = next(line for line in log.read_text().splitlines() if line.startswith("run "))
-    for words in (
-        "--network none", "--read-only", "--cap-drop ALL", "no-new-privileges", "--pull never",
-        "--user 65534:65534", "--pids-limit 36", "--memory 256m --memory-swap 256m",
-    ):  # fmt: skip
-        assert words in started
-    assert log.read_text().splitlines()[-1].startswith("rm -f ")
-    asyncio.run(sandbox.close())
-
-
-def test_docker_outcomes(tmp_path: Path) -> None:
-    sandbox, log = docker(tmp_path)
-    assert run(sandbox, Program("import sys; sys.exit(3)"), Limits(seconds=50)).exit_code == 3
-    assert run(sandbox, Program("import time; time.sleep(99)"), Limits(seconds=1)).outcome is Outcome.TIMEOUT
-    assert run(sandbox, Program("int main(", "c"), Limits(seconds=50)).outcome is Outcome.COMPILE_ERROR
-    assert run(sandbox, Program("int main(void){return 0;}", "c"), Limits(seconds=50)).ok
-    oom = run(sandbox, Program("open('oom', 'w'); 1 / 0"), Limits(seconds=50))
-    assert oom.outcome is Outcome.OUT_OF_MEMORY
-    for kills, outcome in ((1, Outcome.OUT_OF_MEMORY), (0, Outcome.RUNTIME_ERROR)):
-        (tmp_path / "box" / "oom").unlink(missing_ok=True)
-        code = f"import os\nopen('killed', 'w').write('{kills}')\nos.kill(os.getpid(), 9)"
-        assert run(sandbox, Program(code), Limits(seconds=50)).outcome is outcome
-    assert log.read_text().count("rm -f ") == 7
-    asyncio.run(sandbox.close())
-
-
-def test_docker_says_what_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="'no-such-docker' is not on this machine"):
-        load_sandbox("docker", command="no-such-docker")
-    with pytest.raises(ConfigError, match="reaches no daemon"):
-        load_sandbox("docker", command="false")
-    sandbox, _ = docker(tmp_path, image_missing=True)
-    with pytest.raises(ConfigError, match=r"image python:3.11-slim .* pull python:3.11-slim"):
-        run(sandbox, Program(""))
-    asyncio.run(sandbox.close())
-
-
-def test_docker_that_breaks_is_an_environment_failure(tmp_path: Path) -> None:
-    sandbox, _ = docker(tmp_path)
-    os.rmdir(tmp_path / "box")
-    with pytest.raises(EnvironmentFailure, match="run failed"):
-        run(sandbox, Program(""))
-    asyncio.run(sandbox.close())
 
 
 def test_unsafe_warns_and_only_by_name() -> None:
