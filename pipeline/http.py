@@ -56,6 +56,8 @@ class HttpPolicy:
     """Seconds for one try, waiting in the server's queue included."""
     patience: float = 120.0
     """Seconds without any success before unreachable or overloaded servers are given up."""
+    first_patience: float = 10.0
+    """The same where no server was ever reached: that is rather a wrong URL than a busy server."""
     max_tries: int = 4
     """Tries of one request that end in broken answers."""
     max_concurrency: int = 256
@@ -301,11 +303,15 @@ class HttpPool:
                 f"{what} failed {tries[FailureKind.BROKEN]} times, last: {failure}"
             ) from failure
         quiet = self._clock() - max(started, self._last_success)
-        if quiet > self.policy.patience:
+        patience = self.policy.patience if self._was_reached() else self.policy.first_patience
+        if quiet > min(patience, self.policy.patience):
             raise EngineError(
                 f"{what}: nothing succeeded for {quiet:.0f} s, last: {failure}; is the server up? "
-                f"(patience is {self.policy.patience:.0f} s)"
+                f"(patience is {min(patience, self.policy.patience):.0f} s)"
             ) from failure
+
+    def _was_reached(self) -> bool:
+        return any(set(server.ledger) - {FailureKind.UNREACHABLE} for server in self.servers)
 
     def _jitter(self, failures: int) -> float:
         longest = min(self.policy.max_backoff, self.policy.backoff * 2 ** min(failures - 1, 16))

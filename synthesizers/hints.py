@@ -2,8 +2,9 @@
 
 A hint is appended to a user turn of a blueprint task; the teacher acts on that; afterwards the hint is taken
 out of every turn and the dialogue is rendered anew. The tokens are then no longer what was sampled: `origin:
-edited`, no log-probs, label `hinted` (Magnet: context distillation). Where the teacher repeats a hint, those
-words go, nothing of the trajectory is trained, and a label says so. Not covered: what to hint (the methods).
+edited`, no log-probs, label `hinted` (Magnet: context distillation). Where a hint is repeated, or echoed by a
+tool, those words go, nothing of the trajectory is trained, and a label says so. Not covered: what to hint
+(the methods).
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def without_hints(trajectory: Trajectory, task: Task, hints: Sequence[str], rend
         for turn in trajectory.turns
     ]
     labels = [*trajectory.labels, LABEL]
-    if any(_repeats(turn, hints) for turn in turns):
+    if any(repeats(turn, hints) for turn in turns):
         turns = [_silenced(turn, hints) for turn in turns]
         labels.append(REPEATED)
     changes = [
@@ -67,23 +68,34 @@ def without_hints(trajectory: Trajectory, task: Task, hints: Sequence[str], rend
     return Trajectory.model_validate(trajectory.model_copy(update=changed).model_dump())
 
 
-def _repeats(turn: Turn, hints: Sequence[str]) -> bool:
-    said = (turn.text, turn.reasoning, *(call.raw + call.arguments for call in turn.tool_calls))
-    return any(text in part for part in said for text in (MARK, *filter(None, hints)))
+def repeats(turn: Turn, hints: Sequence[str]) -> bool:
+    """Whether a hint stands in what the turn says, calls or answers, be it as text within JSON."""
+    answered = turn.result.text if turn.result is not None else ""
+    said = (turn.text, turn.reasoning, answered, *(call.raw + call.arguments for call in turn.tool_calls))
+    return any(text in part for part in said for text in _forms(hints))
+
+
+def _forms(hints: Sequence[str]) -> list[str]:
+    """The hints as they are and as they stand in a string of JSON; the mark."""
+    told = [hint for hint in hints if hint]
+    return [MARK, *told, *(canonical.dumps(hint)[1:-1] for hint in told)]
 
 
 def _silenced(turn: Turn, hints: Sequence[str]) -> Turn:
     """The turn without words that repeat a hint; an assistant's with weight 0."""
-    if turn.role is not Role.ASSISTANT:
-        return turn
-    changed: dict[str, object] = {"weight": 0.0}
-    if _repeats(turn, hints):
-        changed |= {"parts": (), "reasoning": "", "tool_calls": tuple(map(_unwritten, turn.tool_calls))}
+    changed: dict[str, object] = {"weight": 0.0} if turn.role is Role.ASSISTANT else {}
+    if repeats(turn, hints) and turn.result is not None:
+        changed["result"] = turn.result.model_copy(update={"parts": ()})
+    elif repeats(turn, hints):
+        calls = tuple(_unwritten(call, hints) for call in turn.tool_calls)
+        changed |= {"parts": (), "reasoning": "", "tool_calls": calls}
     return turn.model_copy(update=changed)
 
 
-def _unwritten(call: ToolCall) -> ToolCall:
-    return call.model_copy(update={"raw": ""})
+def _unwritten(call: ToolCall, hints: Sequence[str]) -> ToolCall:
+    """The call as its arguments render; without them where they hold a hint."""
+    holds = any(text in call.arguments for text in _forms(hints))
+    return call.model_copy(update={"raw": ""} | ({"arguments": "{}"} if holds else {}))
 
 
 def _hinted(text: str, hint: str) -> str:

@@ -72,6 +72,7 @@ class SynthesizerSurvey(Record):
     provenance_user: float | None
     provenance_output: float | None
     provenance_default: float | None
+    provenance_written: float | None
     text_by_program: float | None
     """Share of planned user turns that no chat wrote."""
     failures_read: int = 0
@@ -170,13 +171,14 @@ _FIELDS = {
     "provenance_user": "arguments from the user",
     "provenance_output": "arguments from earlier output",
     "provenance_default": "arguments by default",
+    "provenance_written": "arguments made by the assistant",
     "text_by_program": "user turns written without a chat",
     "turned": "failures turned into verified data",
 }
 """Rows of the table in order, and what they are called."""
 _SHARES = (
     *("kept_share", "plan_yield", "edge_coverage", "text_by_program"),
-    *("provenance_user", "provenance_output", "provenance_default"),
+    *("provenance_user", "provenance_output", "provenance_default", "provenance_written"),
 )
 
 
@@ -243,6 +245,7 @@ def _row(
         provenance_user=_share(counts.provenance["user"], sources),
         provenance_output=_share(counts.provenance["output"], sources),
         provenance_default=_share(counts.provenance["default"], sources),
+        provenance_written=_share(counts.provenance["written"], sources),
         text_by_program=_share(counts.written_by["program"], counts.turns_planned),
         failures_read=counts.turned[Turned.FAILURE_TURNED] + counts.turned[Turned.FAILURE_LEFT],
         failures_turned=counts.turned[Turned.FAILURE_TURNED],

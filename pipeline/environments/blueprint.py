@@ -50,11 +50,14 @@ def _set_apart(arguments: str) -> str:
 
 
 class Source(Record):
-    """Where an argument's value comes from. `of` names the earlier call and field, e.g. "flights#1:id"."""
+    """Where an argument's value comes from.
+
+    `of` names the earlier call and field: "flights#1:id" is of the first call of flights that was answered.
+    """
 
     argument: str
     provenance: str
-    """user | output | default | written."""
+    """user | output | default | written (by the assistant)."""
     of: str = ""
 
 

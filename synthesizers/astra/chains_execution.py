@@ -32,7 +32,7 @@ from synthesizers.grounding.calls import (
     worked,
 )
 from synthesizers.grounding.evidence import ValuePool
-from synthesizers.grounding.planned import planned_call
+from synthesizers.grounding.planned import answered_names, planned_call, port_name
 
 FAILURES = 0.2
 """Share of calls that meet an outage first. From the paper: 20 % injected failures; per call: ours."""
@@ -103,7 +103,7 @@ def planned_calls(
 ) -> tuple[PlannedCall, ...]:
     """The calls of a turn as gold makes them: each once, twice where its tool is down first."""
     down = {outage.name: outage.text for outage in outages}
-    named = partial(_named, history=history)
+    named = partial(port_name, names=answered_names(history))
     planned = []
     for call in calls:
         made = planned_call(call, mentioned=not call.question, named=named)
@@ -193,7 +193,3 @@ async def _needs_earlier(environment: Environment, task: Task, calls: Sequence[G
             if not last.changes and again.result.text != last.result.text:
                 return True
     return False
-
-
-def _named(port: OutputPort, *, history: Sequence[Executed]) -> str:
-    return f"{history[port.call].call.name}#{port.call}:{port.path}"

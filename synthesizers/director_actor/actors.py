@@ -20,6 +20,7 @@ from pipeline.chat.base import Chat
 from pipeline.checks.calls import check_call
 from synthesizers.director_actor.roles import ACTOR, ActorRequest
 from synthesizers.director_actor.subgoals import Read, Step, call_key, read_value
+from synthesizers.hints import repeats
 from synthesizers.phrasing.requests import TurnCalls, phrase_closing
 from synthesizers.phrasing.wording import mentions
 
@@ -146,6 +147,11 @@ def leak_in(instruction: str, *, line: str, values: Sequence[Any]) -> str:
         return "the line"
     told = [value for value in values if len(str(value)) > 1 and mentions(instruction, value)]
     return f"the value {told[0]!r}" if told else ""
+
+
+def tells(turn: Turn, instructions: Sequence[str]) -> bool:
+    """Whether a turn repeats an instruction long enough to be told from its keywords."""
+    return repeats(turn, [text for text in instructions if len(text) >= _LINE])
 
 
 def closing(calls: TurnCalls, *, says: Sequence[str], rng: random.Random) -> str:

@@ -24,7 +24,7 @@ from pipeline.rollout import RolloutSettings
 from pipeline.rollout_author import Written
 from pipeline.rollout_episode import Episode, Identity
 from synthesizers.demonstration import GoldAuthor
-from synthesizers.director_actor.actors import ChatActor, Instruction, Scene
+from synthesizers.director_actor.actors import ChatActor, Instruction, Scene, tells
 from synthesizers.hints import LABEL, REPEATED
 from synthesizers.phrasing.requests import TurnCalls
 
@@ -74,12 +74,11 @@ async def perform(
 async def perform_by_chat(
     cast: Cast, *, actor: ChatActor, hints: Sequence[str], index: int, policy: Policy, attempt: int = 0
 ) -> Trajectory:
-    """A chat's performance; what it was told is in no turn, and where it repeats that, a label says so."""
+    """A chat's performance; what it was told is in no turn, or a label says that it repeats that."""
     author = ChatAuthor(actor, hints, renderer=cast.renderer)
     trajectory = await _episode(cast, author, index=index, policy=policy, attempt=attempt)
     labels = [*trajectory.labels, LABEL]
-    told = [hint for hint in hints if hint]
-    if any(hint in turn.text for hint in told for turn in trajectory.turns if turn.role is Role.ASSISTANT):
+    if any(tells(turn, hints) for turn in trajectory.turns if turn.role is not Role.USER):
         labels.append(REPEATED)
     segments = [segment.model_copy(update={"origin": Origin.EDITED}) for segment in trajectory.segments]
     changed = {"labels": tuple(labels), "segments": tuple(segments)}

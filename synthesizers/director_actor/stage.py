@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from data.messages import ToolCall, ToolSpec, Turn, assistant, tool
@@ -25,7 +26,7 @@ from pipeline.environments.blueprint import (
     PlannedTurn,
 )
 from pipeline.environments.direction import Contradiction, Direction
-from synthesizers.director_actor.actors import Actor, Instruction, Scene, instruction_of, leak_in
+from synthesizers.director_actor.actors import Actor, Instruction, Scene, instruction_of, leak_in, tells
 from synthesizers.director_actor.checks import (
     MAX_LINES,
     MIN_LINES,
@@ -39,8 +40,8 @@ from synthesizers.director_actor.rehearsal import Rehearsal, Rehearsed
 from synthesizers.director_actor.subgoals import Step, SubGoal, executed_key, is_empty
 from synthesizers.director_actor.users import HAND_IN, JUST_TELL, Users
 from synthesizers.execution import Executed, Trial
-from synthesizers.grounding.calls import GroundedCall, OutputPort, Provenance, sources_of
-from synthesizers.grounding.planned import planned_call
+from synthesizers.grounding.calls import GroundedCall, Provenance, sources_of
+from synthesizers.grounding.planned import answered_names, planned_call, port_name
 from synthesizers.phrasing.referring import goes_unsaid
 from synthesizers.phrasing.requests import TurnCalls, phrase_closing
 from synthesizers.phrasing.saying import values_to_say
@@ -128,7 +129,9 @@ class Stage:
                 Scene(tuple(self.dialogue), self.tools, turn.instruction, self._calls(turn))
             )
             turn.lines += 1
-            if said.tool_calls and all(call.ok for call in said.tool_calls):
+            if tells(said, (self.hints[-1], turn.instruction.text.removeprefix(self.hints[-1]).strip())):
+                self._cut(turn, "leave the stage direction unsaid")
+            elif said.tool_calls and all(call.ok for call in said.tool_calls):
                 await self._execute(said, turn)
                 if self.trial.finished:
                     break
@@ -319,6 +322,8 @@ class Stage:
             if turn.broken is not None
             else (*values_to_say(asked, turn.reply, request=self.turns[-1].text), *goal.says)
         )
+        named = partial(port_name, names=answered_names(self.trial.executed))
+        said = "\n".join(each.text for each in self.turns) if goal.text_by == "task" else None
         direction = Direction(
             goal=goal.goal,
             check="+".join(turn.checked) or "calls",
@@ -335,7 +340,7 @@ class Stage:
         self.turns[-1] = self.turns[-1].model_copy(
             update={
                 "calls": tuple(
-                    planned_call(call, mentioned=place not in calls.unmentioned, named=self._named)
+                    planned_call(call, mentioned=place not in calls.unmentioned, named=named, said=said)
                     for place, call in enumerate(calls.calls)
                 ),
                 "reply": turn.reply or "Done.",
@@ -345,9 +350,6 @@ class Stage:
                 "direction": direction,
             }
         )
-
-    def _named(self, port: OutputPort) -> str:
-        return f"{self.trial.executed[port.call].call.name}#{port.call + 1}:{port.path}"
 
     async def _replanned(self, turn: _Turn, queue: Sequence[Rehearsed]) -> list[Rehearsed]:
         """What is left after an interruption that ended in a refusal."""

@@ -44,6 +44,7 @@ from synthesizers.director_actor.users import CANDIDATES, Users
 from synthesizers.director_actor.writing import Performance, system_prompt, written
 from synthesizers.execution import Trial
 from synthesizers.grounding.evidence import leaves_of
+from synthesizers.hints import REPEATED
 from synthesizers.planning import Planned, Planner, given_up
 from synthesizers.worlds import whole_world
 
@@ -243,7 +244,8 @@ class DirectorActor(Planner):
     async def _acted(
         self, planned: Planned, number: int, *, done: Collection[str], failed: Collection[str]
     ) -> Trajectory | Verdict | None:
-        """One further performance, kept where it ends in the planned end state; None where it is no other."""
+        """One further performance, kept where it ends in the planned end state and repeats no instruction;
+        None where it is no other."""
         assert planned.task is not None
         chat = self.roles.of("actor")
         manner = _manner(planned.task, number) if chat is None else MANNERS[number % len(MANNERS)]
@@ -279,13 +281,14 @@ class DirectorActor(Planner):
             script = variation(planned.task, manner)
             assert script is not None, "its manner is one that differs"
             made = await perform(cast, script=script, index=number, policy=policy, attempt=attempt)
-        if made.success or made.reward is None:
+        repeated = REPEATED in made.labels
+        if made.reward is None or (made.success and not repeated):
             return made
         return Verdict(
             trajectory_id=made.trajectory_id,
             filter=self.name,
             keep=False,
-            reason="other_end_state",
+            reason=REPEATED if repeated else "other_end_state",
             detail=f"actor {number} ({manner}) of task {made.task_id}",
         )
 

@@ -8,7 +8,8 @@ Provenance (the idea of SAP) is decided from what was answered before:
 - user: everything else that is given, and what the user has said already even where a result holds it, too:
   the user wins only where the user's text says it;
 - default: left out, or equal to the schema's default;
-- written: the assistant writes it to answer the question of a GroundedCall (`calls` says so).
+- written: the assistant makes it up, to answer the question of a GroundedCall (`calls` says so), or from what
+  a base task's words ask for (`planned` says so).
 
 Not covered: making the call (`calls`).
 """
@@ -41,7 +42,7 @@ class Provenance(StrEnum):
     DEFAULT = "default"
     """Left out, or the schema's default."""
     WRITTEN = "written"
-    """The assistant writes it to answer a question, e.g. a query."""
+    """The assistant makes it up, e.g. a query or a sum."""
 
 
 class OutputPort(NamedTuple):

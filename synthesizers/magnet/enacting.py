@@ -25,7 +25,7 @@ from synthesizers.graph.dependency import SignatureGraph
 from synthesizers.graph.fields import fields_of
 from synthesizers.grounding.calls import Choice, GroundedCall, OutputPort, Provenance, ground
 from synthesizers.grounding.evidence import ValuePool, digest_of
-from synthesizers.grounding.planned import planned_call, port_name
+from synthesizers.grounding.planned import answered_names, planned_call, port_name
 from synthesizers.magnet.paths import CallOrigin, Path, PathCall, PathTurn
 from synthesizers.magnet.translation import Translator, Unwritten, Written, played
 from synthesizers.phrasing.referring import goes_unsaid
@@ -278,7 +278,7 @@ def planned_turn(enacted: Enacted, *, text: Written | None = None) -> PlannedTur
 
 
 def _planned_calls(enacted: Enacted) -> Iterator[PlannedCall]:
-    named = partial(port_name, names=[made.call.name for made in enacted.turn.history])
+    named = partial(port_name, names=answered_names(enacted.turn.history))
     for place, call in enumerate(enacted.turn.calls):
         mentioned = place not in enacted.turn.unmentioned and not call.question
         yield planned_call(call, mentioned=mentioned, named=named)

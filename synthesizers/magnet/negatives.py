@@ -26,7 +26,7 @@ from pipeline.environments.blueprint import read_blueprint
 from pipeline.environments.play import play
 from pipeline.errors import StructuredReplyError
 from pipeline.renderers.base import Renderer
-from synthesizers.hints import with_hints, without_hints
+from synthesizers.hints import REPEATED, with_hints, without_hints
 from synthesizers.magnet.roles import ERROR_JUDGE, CallError, JudgeRequest
 from synthesizers.rejection_sampling import RejectionSampling
 
@@ -82,7 +82,9 @@ class Negatives:
         async with aclosing(self.sampler.synthesize([with_hints(task, hints)])) as rolled:
             async for trajectory in rolled:
                 if trajectory.success is False:
-                    yield without_hints(trajectory, task, hints, self.renderer)
+                    bare = without_hints(trajectory, task, hints, self.renderer)
+                    if REPEATED not in bare.labels:
+                        yield bare
 
     async def _acquitted(self, mistake: Mistake) -> bool:
         """Whether a judge sees no error; one whose reply is never valid acquits, as nothing is proved."""

@@ -82,6 +82,21 @@ def test_a_dead_server_is_an_engine_error_that_names_it() -> None:
     assert set(pool.ledger()) == {"unreachable"}
 
 
+def test_a_server_that_was_never_reached_is_given_up_soon() -> None:
+    with ScriptedServer(lambda _: OK) as server:
+        url = server.url
+    clock = FakeClock()
+    [error] = ask(pool_of(url, clock=clock))
+    assert isinstance(error, EngineError) and "patience is 10 s" in str(error)
+    assert clock.now - 1000.0 < 30.0
+    clock = FakeClock()
+    with ScriptedServer(lambda _: OK) as server:
+        pool = pool_of(server.url, clock=clock)
+        ask(pool)
+    ask(pool)
+    assert clock.now - 1000.0 > 120.0, "a server that answered before may come back"
+
+
 def test_a_wrong_request_is_refused_at_once() -> None:
     with ScriptedServer(lambda _: Reply({"message": "too long"}, status=400)) as server:
         [error] = ask(pool_of(server.url))

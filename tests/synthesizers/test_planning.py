@@ -11,7 +11,7 @@ import pytest
 
 from data import canonical
 from data.errors import ConfigError
-from data.messages import Role, ToolSpec
+from data.messages import Role, ToolSpec, text_parts
 from data.tasks import Task
 from data.trajectories import Origin, Trajectory
 from data.verdicts import Verdict
@@ -239,3 +239,26 @@ def test_a_repeated_hint_trains_nothing(renderer: ChatMLRenderer) -> None:
     cleaned = without_hints(repeating, task, ["Ask for profile."], renderer)
     assert REPEATED in cleaned.labels and "Ask for profile" not in cleaned.model_dump_json()
     assert sum(sum(segment.loss_mask(cleaned.turns)) for segment in cleaned.segments) == 0
+
+
+def test_a_hint_that_a_tool_is_told_and_echoes_goes(renderer: ChatMLRenderer) -> None:
+    environment, tasks = bases(1)
+    records = made(planner(renderer, environment), tasks)
+    [task] = [record for record in records if isinstance(record, Task)]
+    [trajectory] = [record for record in records if isinstance(record, Trajectory)]
+    hint = 'Call profile {"name":"Ann"}'
+    told = canonical.dumps({"query": hint})
+    turns = []
+    for turn in trajectory.turns:
+        if turn.tool_calls:
+            calls = tuple(call.model_copy(update={"arguments": told}) for call in turn.tool_calls)
+            turn = turn.model_copy(update={"tool_calls": calls})
+        if turn.result is not None:
+            echo = turn.result.model_copy(update={"parts": text_parts(f"nothing found for {told}")})
+            turn = turn.model_copy(update={"result": echo})
+        turns.append(turn)
+    repeating = trajectory.model_copy(update={"turns": tuple(turns)})
+    cleaned = without_hints(repeating, task, [hint], renderer)
+    assert REPEATED in cleaned.labels and "Call profile" not in cleaned.model_dump_json()
+    assert not any("Call profile" in renderer.decode(part.token_ids) for part in cleaned.segments)
+    assert not any(any(part.loss_mask(cleaned.turns)) for part in cleaned.segments)

@@ -37,6 +37,7 @@ from synthesizers.base import Made
 from synthesizers.graph.observations import Step
 from synthesizers.hints import with_hints
 from tests.samples import spec
+from tests.synthesizers.sources import check_sources
 from tests.tiny import make_tiny_tokenizer
 
 SEEN = [("a", "b", "c"), ("a", "b"), ("a", "b", "d"), ("c", "d"), ("d",)]
@@ -70,6 +71,13 @@ def synthesised(desk: Environment, renderer: ChatMLRenderer, bases: list[Task], 
 @pytest.fixture(scope="module")
 def made(desk: Environment, renderer: ChatMLRenderer, bases: list[Task]) -> list[Made]:
     return synthesised(desk, renderer, bases, failures=0.5)
+
+
+def test_arguments_come_from_where_their_sources_say(made: list[Made]) -> None:
+    tasks = [record for record in made if isinstance(record, Task)]
+    assert any(call.sources for task in tasks for turn in read_blueprint(task).turns for call in turn.calls)
+    for task in tasks:
+        check_sources(task)
 
 
 def test_transitions_count_who_followed_whom() -> None:

@@ -333,6 +333,30 @@ def test_chat_actors_of_one_outline_are_edited_and_judged_by_the_end_state(base:
     assert first.labels == () and any(INSTRUCTION in text for text in asked)
 
 
+def test_an_actor_that_repeats_its_stage_direction_is_asked_again(base: Task, renderer: Any) -> None:
+    echo = calls("flights", canonical.dumps(ROUTE | {"day": INSTRUCTION}))
+    lines: list[Turn | str] = [f"{INSTRUCTION} Here I go.", echo]
+    spoken = iter(lines)
+
+    def parrot(turns: Sequence[Turn], tools: Sequence[ToolSpec]) -> Turn | str:
+        return next(spoken, None) or player(turns, tools)
+
+    records = directed(base, renderer, [outline(goal())], actor=tool_actor(parrot))
+    [turn] = records.blueprints[0].turns
+    assert turn.direction is not None and (turn.direction.cut, turn.reply) == (2, "That is settled.")
+    assert INSTRUCTION not in records.trajectories[0].model_dump_json()
+
+
+def test_a_further_actor_that_repeats_its_stage_direction_is_not_kept(base: Task, renderer: Any) -> None:
+    def parrot(turns: Sequence[Turn], tools: Sequence[ToolSpec]) -> Turn | str:
+        said = player(turns, tools)
+        return f"{said} {INSTRUCTION}" if "look twice" in turns[0].text and isinstance(said, str) else said
+
+    records = directed(base, renderer, [outline(goal())], actor=tool_actor(parrot), actors=2)
+    assert len(records.trajectories) == 1 and records.reasons == [REPEATED]
+    assert INSTRUCTION not in records.trajectories[0].model_dump_json()
+
+
 def test_a_resumed_plan_pays_for_no_reply_twice(base: Task, renderer: Any, tmp_path: Path) -> None:
     director = chat([outline(goal())], name="director", cache=tmp_path)
     first = directed(base, renderer, director)

@@ -24,6 +24,7 @@ from synthesizers.director_actor.subgoals import Step, SubGoal
 from synthesizers.director_actor.synthesizer import DirectorActor
 from synthesizers.worlds import plannable
 from tests.synthesizers.director_actor.lab import Records, bases, made, observations
+from tests.synthesizers.sources import check_sources
 from tests.synthesizers.test_worlds import NoSnapshots
 
 WORLDS = ("travel_desk", "sql_desk", "bfcl_multi_turn")
@@ -103,6 +104,11 @@ def test_the_record_says_how_each_turn_came_about(kept: tuple[str, Records]) -> 
         outages = {(outage.turn, outage.name) for outage in blueprint.outages}
         met = {(i, c.name) for i, t in enumerate(blueprint.turns) for c in t.calls}
         assert outages <= met, "an outage that nobody met is no part of the world"
+
+
+def test_arguments_come_from_where_their_sources_say(kept: tuple[str, Records]) -> None:
+    for task in kept[1].tasks:
+        check_sources(task)
 
 
 def test_lineage_and_tool_subset(kept: tuple[str, Records]) -> None:
