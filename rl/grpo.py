@@ -25,7 +25,7 @@ from rl.advantages import AdvantageReport, advantages, verified_total
 from rl.audit import audit
 from rl.checkpoints import Checkpoints
 from rl.grpo_config import GrpoConfig, PushKind
-from rl.grpo_sources import Online, Replay, Source
+from rl.grpo_sources import Replay, Source
 from rl.lm import load_model, memory_returned, require_torch
 from rl.models import checkpoint_digest
 from rl.optimizer import make_optimizer
@@ -73,7 +73,7 @@ async def _close(source: Source) -> None:
     """Release what was opened in the loop of this training."""
     if source.chosen is not None:
         await source.chosen.close()
-    if isinstance(source, Online):
+    if source.engine is not None:
         await source.engine.close()
 
 
@@ -121,7 +121,7 @@ class _Run:
 
     def run(self) -> TrainResult:
         """Push, train the missing steps, save, push what was saved."""
-        if isinstance(self.source, Online):
+        if self.source.engine is not None:
             copy_sidecars(self.model_dir, self.serving)
             self.push()
         if self.first < self.config.steps and not self.is_spent:
@@ -137,7 +137,7 @@ class _Run:
             dropped=self.dropped,
             resumed_from=self.first,
         )
-        if isinstance(self.source, Online) and self.config.push is PushKind.WEIGHTS:
+        if self.source.engine is not None and self.config.push is PushKind.WEIGHTS:
             self.push(self.out_dir)
         self.checkpoints.remove()
         shutil.rmtree(self.serving, ignore_errors=True)
@@ -226,7 +226,7 @@ class _Run:
         # Rollouts are part of TRL's step, so their time is taken off the step's.
         train_seconds = time.perf_counter() - self.step_started - (self.collected.seconds if fresh else 0.0)
         started = time.perf_counter()
-        digest = self.push() if isinstance(self.source, Online) else ""
+        digest = self.push() if self.source.engine is not None else ""
         metrics = step_metrics(
             number,
             config,
@@ -246,8 +246,9 @@ class _Run:
 
     def push(self, directory: Path | None = None) -> str:
         """Bring the weights to the server; their digest. EngineError where the server holds others."""
-        assert isinstance(self.source, Online) and self.source.runner is not None
-        engine, run = self.source.engine, self.source.runner.run
+        engine, runner = self.source.engine, self.source.runner
+        assert engine is not None and runner is not None
+        run = runner.run
         if self.config.push is PushKind.ADAPTER:
             digest = model_digest(self.model)
             save_adapter(self.model, self.serving / "adapter")

@@ -1,4 +1,4 @@
-"""Where groups come from: played now against a model server, or stored before.
+"""Where groups come from: played now against a model server, or stored before (steps: `rl.grpo_steps`).
 
 A source plans which groups a step takes (a function of seed and step, so a resumed run takes the same
 ones) and delivers their trajectories. Not covered: advantages and rows (`rl.grpo`).
@@ -56,6 +56,11 @@ class Source(Protocol):
     """Where engines and judges are called; made by the trainer when None."""
     chosen: ChosenReward | None
     """What is trained on; None = verified success."""
+
+    @property
+    def engine(self) -> UpdatableEngine | None:
+        """What makes rollouts and gets the weights of every step; None where they were made before."""
+        ...
 
     def identity(self) -> str:
         """Digest of what the groups are made of; a checkpoint of another one is refused."""
@@ -227,6 +232,8 @@ class Online:
 
 class Replay:
     """Stored groups, their sampled log-probs as the behaviour policy."""
+
+    engine: UpdatableEngine | None = None
 
     def __init__(self, trajectories: Sequence[Trajectory], *, chosen: ChosenReward | None = None) -> None:
         """`chosen`: what is trained on, scored anew; None = verified success."""

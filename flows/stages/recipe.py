@@ -198,10 +198,14 @@ class LoopSection(Section):
     """Who plays every role of repair and expansion that `chats` does not name; None = execution decides."""
     chats: dict[str, Any] = {}
     """Role (label_judge_1, label_judge_2, ..., sample_writer, sample_judge) to chat."""
+    train: Literal["sft", "grpo"] = "sft"
+    """How the rounds of the loop and of `static` are trained: supervised, or by GRPO on single steps."""
     train_tokens: int = Field(default=0, ge=0, le=_MOST)
-    """Most row tokens a round trains on; 0 = the epochs of the settings over its data, however many."""
+    """Most row tokens a round trains on (with grpo: and samples in training); 0 = the settings' epochs or
+    steps over its data, however many."""
     settings: dict[str, Any] = {}
-    """Fields of `rl.sft.SftConfig` that differ from `sft.settings` in the rounds of all arms."""
+    """Fields of `rl.sft.SftConfig` that differ from `sft.settings` in the rounds of all arms; with
+    `train: grpo` fields of `rl.grpo.GrpoConfig` that differ from `grpo.settings`."""
     dev: EvalSection = EvalSection(split="dev")
     """What is evaluated after every round, and all that the loop decides by."""
     gate: GateSection = GateSection()

@@ -1,6 +1,6 @@
 """What a loop is compared with, round by round: its start model, and two ways of going on without it.
 
-`static` takes the same number of optimiser steps on the seeds the loop has seen so far: the baseline that
+`static` takes as many steps of the same trainer on the seeds the loop has seen so far: the baseline that
 exposes gains of mere training. `rejection_sampling` samples as many tokens as the loop's round did, on tasks
 of its own, and takes the same steps on all its successes so far. Both pass the same gate.
 """
@@ -100,6 +100,7 @@ async def static_round(
             work,
             store,
             lambda: seen,
+            tasks=lambda: {task.task_id: task for task in work.store.tasks()},
             number=number,
             arm=STATIC,
             kept=kept,

@@ -111,6 +111,7 @@ async def looptool_round(
             work,
             store,
             store.read_curated,
+            tasks=lambda: pool.tasks | {task.task_id: task for task in store.tasks()},
             number=number,
             arm=LOOPTOOL,
             kept=kept,

@@ -9,10 +9,10 @@ from typing import Any
 from flows.stages import run as runs_
 from flows.stages.curate import check_filters
 from flows.stages.loop.baselines import fresh_tasks, seed_section
+from flows.stages.loop.training import check_training
 from flows.stages.policy import policy_label
 from flows.stages.recipe import Recipe
 from flows.stages.synthesize import checked_synthesizer, refuse_script, select_tasks
-from flows.stages.train import settings_of
 from pipeline.checks.options import check_options
 from pipeline.errors import ConfigError
 from synthesizers.looptool.expansion import expand
@@ -66,8 +66,8 @@ def loop_plan(recipe: Recipe, *, rounds: int = 0) -> list[str]:
         f"trained as sft.settings say",
         f"at most {most} rounds ({tokens}), less after {section.patience} rounds that gain under "
         f"{section.min_gain:.1%}; fresh seeds by round: {fresh}",
-        f"each round and arm ({', '.join(arms)}) trains on {each} and evaluates {len(dev)} tasks of "
-        f"{section.dev.split}",
+        f"each round and arm ({', '.join(arms)}) trains on {each} by {section.train} "
+        f"and evaluates {len(dev)} tasks of {section.dev.split}",
         f"at the end {recipe.evaluate.tasks} tasks of {recipe.evaluate.split} for {len(arms) + 1} models, "
         f"and half as many of unseen templates where there are any",
     ]
@@ -75,16 +75,13 @@ def loop_plan(recipe: Recipe, *, rounds: int = 0) -> list[str]:
 
 def check_loop(recipe: Recipe) -> None:
     """ConfigError where the section names an option, a role or a synthesizer that there is not."""
-    from rl.sft import SftConfig
-
     section = recipe.loop
     checked_synthesizer(section.seeds)
     if recipe.policy.engine == "scripted":
         refuse_script(section.seeds)
     check_filters(recipe.curate, policy_name=policy_label(recipe.policy))
     check_chats(section.chat, section.chats, known=ROLES, method="loop")
-    settings_of(SftConfig, recipe.sft.settings, "sft.settings")
-    settings_of(SftConfig, recipe.sft.settings | section.settings, "loop.settings")
+    check_training(recipe)
     for name, part in _PARTS.items():
         _check_part(part, getattr(section, name), where=f"loop.{name}")
 

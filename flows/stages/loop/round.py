@@ -8,10 +8,10 @@ from the model kept so far, the optimizer starts anew. Not covered: what an arm'
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from data import canonical, faults
 from data.files import write_atomically
@@ -23,24 +23,19 @@ from data.trajectories import Trajectory
 from flows.stages import run as runs_
 from flows.stages.evaluate import Evaluation
 from flows.stages.loop.rules import Finished, Gate, Guarded, gate
+from flows.stages.loop.training import Tasks, train_round, training_key
 from flows.stages.policy import LivePolicy
 from flows.stages.progress import Say
-from flows.stages.proof import within
 from flows.stages.recipe import GROWING, VOLATILE, EvalSection, Recipe, default_recipe
 from flows.stages.scripted import ScriptedPolicy
 from flows.stages.synthesize import section_tasks
-from flows.stages.train import settings_of
 from flows.stages.verbs import evaluation_stage
 from pipeline.diagnosis.capabilities import capabilities_of
 from pipeline.environments.base import Environment
 from pipeline.errors import ConfigError
 from pipeline.reporting.content import ReasonCount
-from rl.results import TrainResult, finished_result
-from rl.rows import sft_rows
+from rl.results import finished_result
 from synthesizers.demonstration import Demonstration
-
-if TYPE_CHECKING:
-    from rl.sft import SftConfig
 
 ARROWS = ("probe", "repair", "expand", "curate", "sample", "train", "evaluate")
 POINTS = tuple(f"loop.{arrow}.{when}" for arrow in ARROWS for when in ("before", "worked", "after"))
@@ -182,6 +177,7 @@ async def train_and_judge(
     store: Store,
     rows: Callable[[], Iterable[Trajectory]],
     *,
+    tasks: Tasks = dict,
     number: int,
     arm: str,
     kept: Kept,
@@ -193,17 +189,27 @@ async def train_and_judge(
 ) -> tuple[RoundResult, Kept]:
     """The last two arrows of every arm: train from the kept model, evaluate on dev, keep or refuse.
 
-    `rows` is read where training is not done; `steps`: optimiser steps, 0 = as the recipe says.
+    `rows` and their `tasks` are read where training is not done; `steps`: optimiser steps, 0 = as the recipe
+    says.
     """
     out = store.root / MODEL
 
     async def train() -> dict[str, int]:
-        data, stops = list(rows()), work.policy.renderer.stop_token_ids
-        config = _config(work.recipe, number, data, steps=steps)
-        trained = _train(data, config, start=kept.model_dir, out=out, stops=stops, say=say)
+        trained = await train_round(
+            work.recipe,
+            work.policy,
+            list(rows()),
+            tasks,
+            number=number,
+            arm=arm,
+            start=kept.model_dir,
+            out=out,
+            steps=steps,
+            say=say,
+        )
         return {"steps": trained.steps, "row_tokens": trained.row_tokens}
 
-    config = {**_settings(work.recipe, number), "steps": steps, "tokens": work.recipe.loop.train_tokens}
+    config = training_key(work.recipe, number, arm, steps=steps)
     inputs = {"data": data_key, "weights": kept.weights}
     key = await arrow(store, "train", train, config=config, inputs=inputs, say=say)
     trained = finished_result(out, {})
@@ -223,7 +229,7 @@ async def train_and_judge(
             steps=trained.steps,
             row_tokens=trained.row_tokens,
             computed_tokens=trained.computed_tokens,
-            sampled_tokens=sampled_tokens,
+            sampled_tokens=sampled_tokens + trained.generated_tokens,
             train_seconds=trained.train_seconds,
             data=tuple(data),
             dev=found,
@@ -257,42 +263,3 @@ async def _judge(work: LoopWork, before: Evaluation | None, after: Evaluation) -
         return Gate(accepted=True, reason="the model that the loop starts from", guarded=())
     was, now = ({row.task_id: row.success for row in found.outcomes} for found in (before, after))
     return gate(was, now, await work.capabilities(), work.recipe.loop.gate)
-
-
-def _settings(recipe: Recipe, number: int) -> dict[str, Any]:
-    """The trainer's settings in a round; round 0 is the start model's."""
-    return recipe.sft.settings | (recipe.loop.settings if number else {})
-
-
-def _config(recipe: Recipe, number: int, data: Sequence[Trajectory], *, steps: int) -> SftConfig:
-    """Exactly `steps`; without a number the epochs over the data, in a round as long as its tokens last."""
-    from rl.sft import SftConfig
-
-    config: SftConfig = settings_of(SftConfig, _settings(recipe, number), "sft.settings and loop.settings")
-    if steps:
-        return replace(config, epochs=steps, max_steps=steps)  # an epoch holds a step at least
-    rows, most = sft_rows(data), recipe.loop.train_tokens if number else 0
-    all_of_it = config.epochs * sum(len(row.token_ids) for row in rows)
-    return within(config, rows, most) if 0 < most < all_of_it else config
-
-
-def _train(
-    data: Sequence[Trajectory],
-    config: SftConfig,
-    *,
-    start: Path,
-    out: Path,
-    stops: Collection[int],
-    say: Say,
-) -> TrainResult:
-    """Supervised training from the model in `start`; blocks, and resumes from its checkpoints."""
-    from rl.sft import train_sft
-
-    return train_sft(
-        data,
-        model_dir=start,
-        out_dir=out,
-        config=config,
-        stop_token_ids=stops,
-        on_progress=lambda step: say(f"train step {step.step}/{step.total_steps}: loss {step.loss:.3f}"),
-    )
