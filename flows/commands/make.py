@@ -123,7 +123,7 @@ def demo(
 
 
 def prove(
-    seed: Annotated[int, typer.Option(help="Seed of this repetition.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of this repetition.")] = 0,
     of: Annotated[
         ProofName,
         typer.Option(

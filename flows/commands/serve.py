@@ -15,8 +15,8 @@ def serve(
     model: Annotated[str, typer.Argument(help="A model directory or a known name (smollm2).")],
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 = any free port.")] = 8000,
     name: Annotated[str, typer.Option(help="Model name in requests.")] = "policy",
-    max_model_len: Annotated[int, typer.Option(help="Longest prompt plus completion, tokens.")] = 2048,
-    max_num_seqs: Annotated[int, typer.Option(help="Sequences decoded together.")] = 32,
+    max_model_len: Annotated[int, typer.Option(min=1, help="Longest prompt plus completion, tokens.")] = 2048,
+    max_num_seqs: Annotated[int, typer.Option(min=1, help="Sequences decoded together.")] = 32,
     lora: Annotated[bool, typer.Option(help="Let adapters be pushed.")] = False,
 ) -> None:
     """Serve a model on 127.0.0.1 until Ctrl-C."""

@@ -14,22 +14,29 @@ from pathlib import Path
 from data.store import Store
 from flows.stages import run as runs_
 from flows.stages.evaluate import Evaluation
-from flows.stages.policy import LivePolicy, open_policy
+from flows.stages.policy import LivePolicy, open_policy, refuse_script_to_train
 from flows.stages.progress import Say
 from flows.stages.recipe import Recipe
 from flows.stages.report import report
 from flows.stages.train import grpo_tasks, run_grpo, run_sft
-from flows.stages.verbs import curation_stage, evaluation_stage, synthesis_stage
+from flows.stages.verbs import chosen_stages, curation_stage, evaluation_stage, synthesis_stage
 from pipeline.environments.base import Environment
 from pipeline.reporting.content import Rate
 from rl.models import model_label, resolve_model
 
 DEMO_RECIPE = Path(__file__).parents[2] / "examples" / "demo.yaml"
 _TEMPERATURES = (0.0, 1.0)
+_SYNTHESES = _DEMONSTRATIONS, _ROLLOUTS = "demonstrations", "rollouts"
 
 
 async def run_demo(recipe: Recipe, *, runs: Path, say: Say, show: Callable[[str], None]) -> Path:
-    """Run the demo into `<runs>/<recipe name>`; prints a table with `show`, returns the report's path."""
+    """Run the demo into `<runs>/<recipe name>`; prints a table with `show`, returns the report's path.
+
+    ConfigError where the policy cannot be trained, or the recipe lacks a synthesis that the demo runs.
+    """
+    refuse_script_to_train(recipe.policy)
+    for stage in _SYNTHESES:
+        chosen_stages(recipe, stage)
     label = model_label(recipe.policy.model)
     show(f"{label}: learning {recipe.environment.name} in {runs / recipe.name}")
     base = resolve_model(recipe.policy.model)
@@ -54,7 +61,7 @@ async def _learn(
     synthesise = partial(
         synthesis_stage, store, environment=environment, policy=policy, seed=recipe.seed, say=say
     )
-    await synthesise("demonstrations", recipe.synth["demonstrations"])
+    await synthesise(_DEMONSTRATIONS, recipe.synth[_DEMONSTRATIONS])
     models = store.root / "models"
     sft = run_sft(
         store, recipe.sft, model_dir=base, out_dir=models / "sft", renderer=policy.renderer, say=say
@@ -63,7 +70,7 @@ async def _learn(
     evaluations += await _evaluate(store, recipe, "sft", environment, policy, say)
     show(table(evaluations))
 
-    await synthesise("rollouts", recipe.synth["rollouts"])
+    await synthesise(_ROLLOUTS, recipe.synth[_ROLLOUTS])
     await curation_stage(store, recipe, environment=environment, renderer=policy.renderer, say=say)
     tasks = grpo_tasks(store, recipe.grpo, environment, weights=sft.weights_digest)
     say(f"grpo: {len(tasks)} of {recipe.grpo.tasks} tasks are neither always nor never solved")

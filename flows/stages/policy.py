@@ -94,10 +94,18 @@ class LivePolicy:
     def server_engine(self) -> VllmEngine:
         """The engine whose weights can be replaced. ConfigError where the policy has none."""
         if not isinstance(self.engine, VllmEngine):
-            raise ConfigError(
-                f"policy {self.engine.name!r} has no weights to train; set policy.engine: vllm in the recipe"
-            )
+            raise _untrainable(self.engine.name)
         return self.engine
+
+
+def refuse_script_to_train(section: PolicySection) -> None:
+    """ConfigError where the section's policy has no weights: before anything is opened."""
+    if section.engine == "scripted":
+        raise _untrainable(policy_label(section))
+
+
+def _untrainable(name: str) -> ConfigError:
+    return ConfigError(f"policy {name!r} has no weights to train; set policy.engine: vllm in the recipe")
 
 
 @asynccontextmanager

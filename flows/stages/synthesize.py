@@ -42,8 +42,10 @@ def select_tasks(environment: Environment, split: str, *, count: int, skip: int 
     if split not in environment.splits:
         splits = ", ".join(environment.splits)
         raise ConfigError(f"environment {environment.name} has no split {split!r}; it has {splits}")
+    listed, tasks = 0, []
     try:
-        tasks = list(itertools.islice(environment.tasks(split), skip, skip + count))
+        for listed, task in enumerate(itertools.islice(environment.tasks(split), skip + count), 1):
+            tasks += [task] * (listed > skip)
     except TrajsmithError:
         raise
     except Exception as error:
@@ -52,7 +54,7 @@ def select_tasks(environment: Environment, split: str, *, count: int, skip: int 
         ) from error
     if len(tasks) < count:
         raise ConfigError(
-            f"split {split!r} of {environment.name} ends after {skip + len(tasks)} tasks; "
+            f"split {split!r} of {environment.name} ends after {listed} tasks; "
             f"asked for {count} from number {skip} on"
         )
     return tasks

@@ -19,7 +19,7 @@ from data.tasks import Task
 from flows.stages import run as runs_
 from flows.stages.curate import Curation, curate
 from flows.stages.evaluate import Evaluation, evaluate
-from flows.stages.policy import LivePolicy, open_policy, policy_label, policy_model
+from flows.stages.policy import LivePolicy, open_policy, policy_label, policy_model, refuse_script_to_train
 from flows.stages.progress import Say
 from flows.stages.recipe import EvalSection, Recipe, SynthSection
 from flows.stages.report import CURATION, save_evaluation
@@ -31,7 +31,7 @@ from flows.stages.synthesize import (
     select_tasks,
     synthesize,
 )
-from flows.stages.train import grpo_tasks, latest_model, run_grpo, run_sft, sft_data
+from flows.stages.train import STAGES, grpo_tasks, latest_model, run_grpo, run_sft, sft_data
 from pipeline.environments.base import Environment
 from pipeline.errors import ConfigError, EnvironmentFailure
 from pipeline.renderers.base import Renderer
@@ -243,6 +243,7 @@ def train_sft(recipe: Recipe, *, runs: Path, dry_run: bool, say: Say) -> str:
 
 async def train_grpo(recipe: Recipe, *, runs: Path, url: str, dry_run: bool, say: Say) -> str:
     """GRPO from the run's supervised model (the base where there is none); one line about the result."""
+    refuse_script_to_train(recipe.policy)
     environment = runs_.environment_of(recipe, root=runs / recipe.name)
     with runs_.open_run(recipe, runs) as store:
         runs_.refuse_other_version(store, environment)
@@ -338,12 +339,12 @@ async def evaluation_stage(
 
 def chosen_stages(recipe: Recipe, stage: str) -> dict[str, SynthSection]:
     """The synthesis stages to run. ConfigError where the recipe has none of that name."""
+    if not recipe.synth:
+        raise ConfigError(f"recipe {recipe.name} has no synth section; see examples/demo.yaml")
     if stage and stage not in recipe.synth:
         raise ConfigError(
             f"recipe {recipe.name} has no synth stage {stage!r}; it has {', '.join(recipe.synth)}"
         )
-    if not recipe.synth:
-        raise ConfigError(f"recipe {recipe.name} has no synth section; see examples/demo.yaml")
     chosen = {stage: recipe.synth[stage]} if stage else dict(recipe.synth)
     for section in chosen.values():
         checked_synthesizer(section)
@@ -359,6 +360,8 @@ def chosen_model(root: Path, base: Path, model: str) -> Path:
     if model == "base":
         return base
     stage = root / "models" / model
+    if model in STAGES and not stage.is_dir():
+        raise ConfigError(f"{root} has no model {model!r} yet; run `trajsmith train {model}` first")
     return stage if stage.is_dir() else resolve_model(model)
 
 

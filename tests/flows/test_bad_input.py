@@ -71,6 +71,7 @@ FILTERS = [{"name": "valid_calls"}]
         ("synth.rollouts.options", {"k": 0}, "k must be at least 1, got 0"),
         ("synth.rollouts.split", "secret", "has no split 'secret'; it has train, dev, heldout"),
         ("synth.rollouts.tasks", 99_999, "ends after 6480 tasks; asked for 99999 from number 4 on"),
+        ("synth.rollouts.skip", 99_999, "ends after 6480 tasks; asked for 6 from number 99999 on"),
     ],
 )
 def test_an_impossible_recipe(key: str, value: Any, said: str, tokenizer: Path, workplace: Path) -> None:
@@ -124,6 +125,12 @@ def test_an_impossible_curation(section: Any, said: str, tokenizer: Path, workpl
         (("env", "check", "counter", "--options", "[1]"), "--options must be a JSON object"),
         (("report", "recipe.yaml"), "recipe.yaml is not a run directory"),
         (("eval", "recipe.yaml", "--model", "no/such"), "neither a directory nor a known name"),
+        (("eval", "recipe.yaml", "--model", "sft"), "has no model 'sft' yet; run `trajsmith train sft`"),
+        (("train", "grpo", "recipe.yaml", "--dry-run"), "has no weights to train; set policy.engine: vllm"),
+        (("demo", "--recipe", "bare.yaml"), "recipe bare has no synth section"),
+        (("demo", "--recipe", "recipe.yaml"), "has no weights to train; set policy.engine: vllm"),
+        (("serve", "smollm2", "--max-model-len", "0"), "Invalid value for '--max-model-len'"),
+        (("prove", "--seed", "-1"), "Invalid value for '--seed'"),
         (("train", "sft", "recipe.yaml"), "has no config (config.json)"),
         (("serve", "no/such"), "model 'no/such' is neither a directory nor a known name (smollm2)"),
         (("env", "check", "moon"), "there is no environment 'moon'"),
@@ -136,6 +143,7 @@ def test_a_wrong_command(arguments: tuple[str, ...], said: str, tokenizer: Path,
     Path("list.yaml").write_text("[1]\n")
     Path("torn.yaml").write_text("name: {\n")
     Path("latin.yaml").write_bytes(b"name: caf\xe9\n")
+    Path("bare.yaml").write_text("name: bare\n")
     Path("twice.yaml").write_text("seed: 1\nname: a\nseed: 2\n")
     done = trajsmith(*arguments)
     assert done.code == 2, done
