@@ -27,13 +27,14 @@ from pipeline.checks.matching import Call
 from pipeline.environments.base import Environment
 from pipeline.environments.play import play_turns
 from pipeline.errors import ConfigError
+from synthesizers.demonstration import GOLD
 
 SHARE = 0.5
 """Share of a tool's probes at which both must be wrong. Ours: the paper probes a tool once."""
 HELD_OUT = "heldout"
 _NEEDED = (
     "HardGen takes for failure tools those at which two policies fail. Name two with rollouts in this run, "
-    "e.g. `failures: [policy A, policy B]`, or {run: a run's folder, policy: name}; make rollouts with "
+    "e.g. `failures: [policy A, policy B]`, or {run: a run's folder} for another one; make rollouts with "
     "rejection_sampling, or with demonstration and its `slip`. Without failures: `random_choice: true`"
 )
 
@@ -111,12 +112,15 @@ Rollouts = dict[str, list[tuple[_Done, ...]]]
 
 
 def check_setting(failures: Sequence[Setting]) -> None:
-    """ConfigError where `failures` does not name two different policies in a form that can be read."""
+    """ConfigError where `failures` does not name two different policies in a form that can be read.
+
+    A mapping that names a run may leave its policy out, where the run has rollouts of one only.
+    """
     if len(failures) != 2:
         raise ConfigError(f"failures: {len(failures)} policies, two are needed. {_NEEDED}")
     for setting in failures:
         wrong = set(setting) - {"run", "policy", "weights"} if isinstance(setting, Mapping) else set()
-        if wrong or not _policy(setting):
+        if wrong or not (_policy(setting) or _run(setting)):
             unknown = ", ".join(sorted(map(str, wrong)))
             problem = f"has an unknown key {unknown}" if wrong else "names no policy"
             raise ConfigError(
@@ -142,6 +146,7 @@ async def find_failures(
     two share no task.
     """
     tasks: dict[str, Task] = {}
+    failures = [_settled(setting, store) for setting in failures]
     (one_policy, first), (other_policy, second) = (
         _rollouts(setting, store, tasks, without) for setting in failures
     )
@@ -175,7 +180,7 @@ async def find_failures(
 def rollouts_digest(failures: Sequence[Setting], *, store: Stored, without: str = "") -> str:
     """16 hex digits of which rollouts the failures are read from; other rollouts may be other failures."""
     found = []
-    for setting in failures:
+    for setting in (_settled(each, store) for each in failures):
         with _opened(setting, store) as source:
             left_out = without if source is store else ""
             ids = (r.trajectory_id for r in source.trajectories() if _is_of(r, setting, left_out))
@@ -225,8 +230,8 @@ def _rollouts(
 @contextmanager
 def _opened(setting: Setting, store: Stored) -> Iterator[Stored]:
     """The store that holds a policy's rollouts."""
-    if isinstance(setting, Mapping) and setting.get("run"):
-        with Store.open(Path(str(setting["run"])).expanduser()) as other:
+    if run := _run(setting):
+        with Store.open(Path(run).expanduser()) as other:
             yield other
     else:
         yield store
@@ -244,6 +249,24 @@ def _task(source: Stored, task_id: str, setting: Setting) -> Task:
             f"data made for its failures would be training on the test. Probe tasks of train"
         )
     return task
+
+
+def _settled(setting: Setting, store: Stored) -> Setting:
+    """The setting with its policy, which a run may name: the one that it has rollouts of, gold apart."""
+    if _policy(setting) or not isinstance(setting, Mapping):
+        return setting
+    with _opened(setting, store) as source:
+        names = sorted({row.policy.name for row in source.trajectories()} - {GOLD})
+        if len(names) != 1:
+            raise ConfigError(
+                f"failures: {source.root} holds rollouts of {', '.join(names) or 'no policy'}; write which "
+                f"as {{run: {_run(setting)}, policy: its name}}"
+            )
+    return {**setting, "policy": names[0]}
+
+
+def _run(setting: Setting) -> str:
+    return str(setting.get("run") or "") if isinstance(setting, Mapping) else ""
 
 
 def _policy(setting: Setting) -> str:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from data import canonical
 from data.errors import ConfigError
-from data.messages import ToolCall, assistant
+from data.messages import ToolCall, Turn, assistant
 from data.store import Store
+from data.tasks import Task
+from flows.stages import policy as policies
+from flows.stages.scripted import GIVE_UP, ScriptedPolicy
 from pipeline.environments.base import Environment
 from pipeline.environments.registry import load_environment
 from pipeline.renderers.chatml import ChatMLRenderer
 from synthesizers.hardgen.failures import FailureSet, Setting, check_setting, find_failures
 from synthesizers.hardgen.synthesizer import HardGen
+from tests.flows.lab import recipe, trajsmith, write_recipe
 from tests.synthesizers.hardgen.lab import BOTH, ENGINE, Shelf, act, run, shelf
 
 
@@ -83,7 +89,8 @@ def test_the_same_answer_or_the_same_arguments_are_right_but_each_call_counts_on
         (("small model",), "1 policies, two are needed"),
         (("a", "b", "c"), "3 policies"),
         (("a", "a"), "stands twice"),
-        (("a", {"run": "x"}), "names no policy"),
+        (("a", {"weights": "x"}), "names no policy"),
+        (({"run": "x"}, {"run": "x"}), "stands twice"),
         (("a", {"polcy": "x"}), "has an unknown key polcy; write"),
     ],
 )
@@ -167,3 +174,52 @@ def test_rollouts_are_read_from_another_run(travel: Environment, tmp_path: Path)
     here = Shelf(rows=[row for row in store.rows if row.policy.name == BOTH[0]], known=store.known)
     there = {"run": str(tmp_path / "other"), "policy": BOTH[1]}
     assert found(travel, here, BOTH[0], there).names == ("cancel",)
+
+
+def failing_at(name: str, *tools: str) -> type[ScriptedPolicy]:
+    """A scripted policy of that name that gives up where gold calls one of the tools."""
+
+    class Failing(ScriptedPolicy):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            self.name = name
+
+        def _gold_turn(self, task: Task, turns: Sequence[Turn]) -> Turn:
+            said = super()._gold_turn(task, turns)
+            return assistant(GIVE_UP) if {call.name for call in said.tool_calls} & set(tools) else said
+
+    return Failing
+
+
+def test_what_two_runs_of_two_scripted_engines_fail_at_chooses_the_tools(
+    tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = {
+        "name": "travel_desk",
+        "options": {"templates": ["cheapest", "known_flight", "cancel", "upgrade"]},
+    }
+    planted = {"one": ("book", "cancel"), "other": ("cancel", "upgrade")}
+    for name, tools in planted.items():
+        monkeypatch.setattr(policies, "ScriptedPolicy", failing_at(f"weak {name}", *tools))
+        rolled = {"asked": {"synthesizer": "rejection_sampling", "tasks": 8, "options": {"k": 1}}}
+        golden = {"gold": {"synthesizer": "demonstration", "tasks": 2}}
+        value = recipe(tokenizer, environment=world, synth=rolled | golden, **{"policy.mistakes": 0.0})
+        path = write_recipe(tmp_path, value | {"name": name})
+        assert trajsmith("synth", path, "--runs", tmp_path / "runs").code == 0
+    runs = [{"run": str(tmp_path / "runs" / name)} for name in planted]
+    hard = {"synthesizer": "hardgen", "tasks": 4, "options": {"failures": runs}}
+    path = write_recipe(tmp_path, recipe(tokenizer, environment=world, synth={"hard": hard}))
+    done = trajsmith("synth", path, "--runs", tmp_path / "runs")
+    assert done.code == 0, done.err
+    with Store.open(tmp_path / "runs" / "small") as store:
+        plans = [canonical.loads(each.detail) for each in store.verdicts() if each.reason == "planned"]
+    assert plans and {plan["target"] for plan in plans} == {"cancel"}, "what only one fails at is no target"
+
+
+def test_a_run_of_several_policies_must_say_which(travel: Environment, tmp_path: Path) -> None:
+    store = shelf(travel, {BOTH[0]: {"cancel"}, BOTH[1]: {"cancel"}}, count=4)
+    with Store.create_or_open(tmp_path / "other", {"name": "other"}) as other:
+        for record in (*store.known.values(), *store.rows):
+            other.append(record)
+    with pytest.raises(ConfigError, match="holds rollouts of other model, small model; write which"):
+        found(travel, store, BOTH[0], {"run": str(tmp_path / "other")})
