@@ -50,7 +50,7 @@ def without_hints(trajectory: Trajectory, task: Task, hints: Sequence[str], rend
         for turn in trajectory.turns
     ]
     labels = [*trajectory.labels, LABEL]
-    if any(repeats(turn, hints) for turn in turns):
+    if any(_leaks(turn, hints) for turn in turns):
         turns = [_silenced(turn, hints) for turn in turns]
         labels.append(REPEATED)
     changes = [
@@ -76,17 +76,22 @@ def repeats(turn: Turn, hints: Sequence[str]) -> bool:
 
 
 def _forms(hints: Sequence[str]) -> list[str]:
-    """The hints as they are and as they stand in a string of JSON; the mark."""
+    """The hints as they are and as they stand in a string of JSON."""
     told = [hint for hint in hints if hint]
-    return [MARK, *told, *(canonical.dumps(hint)[1:-1] for hint in told)]
+    return [*told, *(canonical.dumps(hint)[1:-1] for hint in told)]
+
+
+def _leaks(turn: Turn, hints: Sequence[str]) -> bool:
+    """Whether the turn repeats a hint, or says its mark; an answer may hold the mark for its own reasons."""
+    return repeats(turn, hints if turn.result is not None else [MARK, *hints])
 
 
 def _silenced(turn: Turn, hints: Sequence[str]) -> Turn:
     """The turn without words that repeat a hint; an assistant's with weight 0."""
     changed: dict[str, object] = {"weight": 0.0} if turn.role is Role.ASSISTANT else {}
-    if repeats(turn, hints) and turn.result is not None:
+    if _leaks(turn, hints) and turn.result is not None:
         changed["result"] = turn.result.model_copy(update={"parts": ()})
-    elif repeats(turn, hints):
+    elif _leaks(turn, hints):
         calls = tuple(_unwritten(call, hints) for call in turn.tool_calls)
         changed |= {"parts": (), "reasoning": "", "tool_calls": calls}
     return turn.model_copy(update=changed)
@@ -94,7 +99,7 @@ def _silenced(turn: Turn, hints: Sequence[str]) -> Turn:
 
 def _unwritten(call: ToolCall, hints: Sequence[str]) -> ToolCall:
     """The call as its arguments render; without them where they hold a hint."""
-    holds = any(text in call.arguments for text in _forms(hints))
+    holds = any(text in call.arguments for text in _forms([MARK, *hints]))
     return call.model_copy(update={"raw": ""} | ({"arguments": "{}"} if holds else {}))
 
 

@@ -262,3 +262,11 @@ def test_a_hint_that_a_tool_is_told_and_echoes_goes(renderer: ChatMLRenderer) ->
     assert REPEATED in cleaned.labels and "Call profile" not in cleaned.model_dump_json()
     assert not any("Call profile" in renderer.decode(part.token_ids) for part in cleaned.segments)
     assert not any(any(part.loss_mask(cleaned.turns)) for part in cleaned.segments)
+    marked = [
+        turn.model_copy(update={"result": turn.result.model_copy(update={"parts": text_parts(f"{MARK} 3")})})
+        if turn.result is not None
+        else turn
+        for turn in trajectory.turns
+    ]
+    own = without_hints(trajectory.model_copy(update={"turns": tuple(marked)}), task, [hint], renderer)
+    assert REPEATED not in own.labels, "an answer may hold the mark for its own reasons"
