@@ -90,6 +90,13 @@ class DirectorActor(Planner):
         positive = ("max_goals", "actors", "candidates", "min_lines", "max_lines", "gold_tasks")
         check_least(self, dict.fromkeys(positive, 1) | {"rounds": 0, "max_replans": 0})
         check_shares(self, "faults", "recombine")
+        if self.min_lines > self.max_lines:
+            raise ConfigError(f"min_lines {self.min_lines} is more than max_lines {self.max_lines}")
+        idle = [role for role in self.chats if role.startswith("judge")] + ["policies"] * bool(self.policies)
+        if idle and not self.strict:
+            raise ConfigError(
+                f"{', '.join(idle)}: used in strict mode only; set strict: true, or leave them out"
+            )
         self._library = Library(self.environment, num_episodes=self.gold_tasks)
         self._policies = [policy for named in self.policies for policy in load_policies(named)]
         self._judges = self._committee() if self.strict else []

@@ -185,8 +185,11 @@ def test_options_are_checked(renderer: Any) -> None:
         {"recombine": -0.1},
         {"actors": 0},
         {"max_goals": 0},
-        {"policies": [3]},
-        {"policies": ["no.such.module:rule"]},
+        {"policies": [3], "strict": True},
+        {"policies": ["no.such.module:rule"], "strict": True},
+        {"policies": ["tests.synthesizers.director_actor.lab:bases"]},
+        {"chats": {"judge_1": {"url": "http://127.0.0.1:9", "model": "a"}}},
+        {"min_lines": 3, "max_lines": 2},
     ]
     for options in wrong:
         with pytest.raises(ConfigError):
