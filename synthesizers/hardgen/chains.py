@@ -2,10 +2,10 @@
 
 A set of executed tools is kept; a tool is callable only where its prerequisites are in the set, and of the
 callable ones the nearest to the target comes next. Parameters that bind are always filled by an earlier
-answer, others that can be by chance: that makes a chain deeper. State prerequisites are drawn only where the
-target does not work without them: a world may meet them already. Whatever call the end does not need is
-taken back: played again without it, the rest works and takes nothing from it. Not covered: the request
-(`requests`), other chains to the same end (`uniqueness`).
+answer, others that can be at first, and later by chance: that makes a chain deeper. State prerequisites are
+drawn only where the target does not work without them: a world may meet them already. Whatever call the end
+does not need is taken back: played again without it, the rest works and takes nothing from it. Not covered:
+the request (`requests`), other chains to the same end (`uniqueness`).
 """
 
 from __future__ import annotations
@@ -31,15 +31,17 @@ from synthesizers.grounding.calls import (
 from synthesizers.grounding.evidence import ValuePool, digest_of
 from synthesizers.grounding.scoring import Parameters
 from synthesizers.hardgen.api_graph import ApiGraph, Need, Prerequisite
-from synthesizers.hardgen.refinement import takes, works
+from synthesizers.hardgen.refinement import takes
+from synthesizers.hardgen.states import works
 from synthesizers.phrasing.clauses import noun_of
 from synthesizers.phrasing.closings import TurnCalls
 from synthesizers.phrasing.referring import goes_unsaid, refer
 
 MAX_CALLS = 8
 """Calls of a chain. From the paper."""
-FILL = 0.75
-"""Chance that a parameter which a user could say is filled by an earlier answer instead. Ours."""
+FILL = 0.3
+"""Chance that a parameter which a user could say is filled by an earlier answer instead, once chains in which
+all are have failed. Ours."""
 _RIVALS = 8
 """Other values of an answer that are tried where the first cannot be asked for. Ours."""
 _AT_RANDOM = 3
@@ -124,6 +126,14 @@ def draw_steps(
             raise Unmade("no_legal_chain", f"{len(wanted)} calls toward {target}, {len(steps)} of them legal")
         steps.append(min(legal, key=lambda step: graph.distance(step.tool, target)))
     return steps
+
+
+def depth(graph: ApiGraph, target: str, *, avoid: Collection[str] = ()) -> int:
+    """Calls of a chain to `target` in which answers fill what they can; 0 where there is none."""
+    try:
+        return len(draw_steps(graph, target, rng=random.Random(0), fill=1.0, avoid=avoid))
+    except Unmade:
+        return 0
 
 
 def draw_at_random(graph: ApiGraph, target: str, *, rng: random.Random) -> list[Step]:

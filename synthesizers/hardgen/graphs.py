@@ -1,9 +1,10 @@
 """What HardGen learns of an environment, and its API graph for a failure set: made anew for another set.
 
 Learned from the gold of a fixed number of tasks, as Magnet does, so that a synthesis that grows or resumes
-learns the same. A graph is kept for the process under environment, tools and the digest of the failure set;
-where failures move, the next synthesis has another digest and builds another graph. Not covered: refining it
-(`refinement`).
+learns the same. Worlds of one environment may have different tools: all of them teach what their tools share.
+A graph is kept for the process under environment, tools and the digest of the failure set; where failures
+move, the next synthesis has another digest and builds another graph. Not covered: refining it (`refinement`,
+`states`).
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from pipeline.chat.base import Chat
 from pipeline.environments.base import Environment
 from synthesizers.execution import Trial
 from synthesizers.grounding.evidence import NUM_CORPUS
-from synthesizers.hardgen.api_graph import ApiGraph
+from synthesizers.hardgen.api_graph import ApiGraph, Prerequisite
 from synthesizers.hardgen.failures import FailureSet
-from synthesizers.hardgen.refinement import Episode, Refiner
+from synthesizers.hardgen.refinement import Refiner
+from synthesizers.hardgen.states import Episode, Pools, state_needs
 from synthesizers.magnet.knowledge import Knowledge, learn
 from synthesizers.worlds import training_split, whole_world
 
@@ -36,7 +38,9 @@ class Graphs:
     observed: int
     seed: int = 0
     knowledge: Knowledge = field(default_factory=Knowledge)
-    _episodes: dict[tuple[str, ...], list[Episode]] = field(default_factory=dict)
+    _episodes: list[Episode] = field(default_factory=list)
+    _pools: Pools | None = None
+    _states: tuple[Prerequisite, ...] | None = None
     _judged: dict[tuple[str, ...], ApiGraph] = field(default_factory=dict)
     """Graphs with a judge's edges are kept here alone: another judge says otherwise."""
     _building: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -45,10 +49,14 @@ class Graphs:
         """Play gold, and note which tools its worlds have."""
         self.knowledge = await learn(self.environment, observed=self.observed, judge=judge)
         tasks = islice(self.environment.tasks(training_split(self.environment)), self.observed)
-        for task, steps in zip(tasks, self.knowledge.episodes, strict=True):
-            whole = whole_world(task)
-            names = tuple(tool.name for tool in await self.tools(whole))
-            self._episodes.setdefault(names, []).append(Episode(task=whole, steps=steps))
+        worlds = [whole_world(task) for task in tasks]
+        self._episodes = [
+            Episode(task=world, steps=steps, tools=await self.tools(world))
+            for world, steps in zip(worlds, self.knowledge.episodes, strict=True)
+        ]
+        corpus = min(self.observed, NUM_CORPUS)
+        self._pools = Pools(environment=self.environment, num_corpus=corpus)
+        self._states = None
 
     async def tools(self, world: Task) -> tuple[ToolSpec, ...]:
         """The tools of a world that may stand in a chain."""
@@ -64,14 +72,18 @@ class Graphs:
         known = _GRAPHS if self.knowledge.judge is None else self._judged
         async with self._building:
             if key not in known:
-                episodes = self._episodes.get(names, [])
+                assert self._pools is not None, "learned before"
+                if self._states is None:
+                    self._states = await state_needs(
+                        self.environment, self._episodes, pools=self._pools, seed=self.seed
+                    )
                 refiner = Refiner(
                     environment=self.environment,
                     tools=tuple(tools),
                     links=await self.knowledge.graph_of(tools),
-                    worlds=[episode.task for episode in episodes],
-                    episodes=episodes,
-                    num_corpus=min(self.observed, NUM_CORPUS),
+                    episodes=self._episodes,
+                    states=self._states,
+                    pools=self._pools,
                     seed=self.seed,
                 )
                 targets = names if failures is None else failures.names

@@ -32,6 +32,8 @@ class Plan:
     search: Found
     secrets: Secrets
     """What no hint may hold."""
+    also: tuple[tuple[str, str], ...] = ()
+    """Target and macro tool of every goal but the first; the chain is that of all."""
     reasoning: str = NO_REASONING
     failure: Verdict | None = None
     """On the last try, where no try succeeded."""
@@ -49,6 +51,7 @@ def planned_verdict(task: Task, plan: Plan, *, filter_: str) -> Verdict:
             "parameters": canonical.loads(spec.parameters),
         },
         "chain": list(plan.chain),
+        **({"also": [{"target": name, "macro": macro} for name, macro in plan.also]} if plan.also else {}),
         "search": {"calls": plan.search.tried, "same_end": len(plan.search.same)},
         "reasoning": plan.reasoning,
     }

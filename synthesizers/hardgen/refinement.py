@@ -1,11 +1,9 @@
 """Building the API graph: candidates from signatures and gold, confirmed or removed by executed calls.
 
-- Data prerequisites are candidates where the signature graph has a link. In worlds of the same tools the
+- Data prerequisites are candidates where the signature graph has a link. In worlds that have both tools the
   source is called, then the target with the answer's value: one call that works with it confirms, none
   removes. A link to a part of an argument (a table's name in a query) stands where gold was seen to use it.
-- State prerequisites are candidates where gold changes the state before a call. Gold is played again without
-  that change: where the later call then fails, and the tool works with no other arguments either (else it
-  lacked the file, not the login), it is confirmed; it is removed where it mostly works anyway.
+- State prerequisites are what gold of all worlds showed (`states`), of tools that these worlds have.
 - Constraints: integers are moved up and down from one that works until the tool refuses, allowed values are
   tried one by one.
 
@@ -18,30 +16,25 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from data import canonical
 from data.messages import ToolSpec
 from data.tasks import Task
 from pipeline.environments.base import Environment
-from synthesizers.execution import Executed, Trial
+from synthesizers.execution import Trial
 from synthesizers.graph.dependency import Evidence, Link, SignatureGraph
-from synthesizers.graph.observations import Step
 from synthesizers.grounding.calls import GroundedCall, OutputPort, Provenance, ground, worked
-from synthesizers.grounding.evidence import ValuePool, make_pool
 from synthesizers.grounding.reading import parts_of
 from synthesizers.grounding.scoring import Parameters
 from synthesizers.hardgen.api_graph import ApiGraph, Constraint, Need, Prerequisite, narrowed_tools
+from synthesizers.hardgen.states import Episode, Pools
 from synthesizers.magnet.enacting import has_failed
 from synthesizers.phrasing.wording import mentions
 
 WORLDS = 4
 """Tries of a prerequisite, each in another world. Ours."""
-MAX_PLAYED = 6
-"""Times that gold is played with a call left out to see what it does to one other tool. Ours."""
-MAX_STEPS = 12
-"""Gold of more calls is not played with calls left out. Ours."""
 _FAR = 1_000_000
 _MOST_PROBES = 48
 """Calls to find the ends of an integer's range; bisection needs about 20 for each. Ours."""
@@ -52,32 +45,24 @@ _IDS = frozenset({"id", "number", "no", "code", "key"})
 _STATE_SHARE = 0.5
 
 
-@dataclass(frozen=True, kw_only=True)
-class Episode:
-    """Gold of a task, executed."""
-
-    task: Task
-    steps: tuple[Step, ...]
-
-
 @dataclass(kw_only=True)
 class Refiner:
-    """Makes the graph of one tool set. `worlds` are tasks that show it, `episodes` gold played there."""
+    """Makes the graph of one tool set from the gold of all worlds of its environment."""
 
     environment: Environment
     tools: tuple[ToolSpec, ...]
     links: SignatureGraph
-    worlds: Sequence[Task]
     episodes: Sequence[Episode]
-    num_corpus: int
+    states: Sequence[Prerequisite]
+    """Of all worlds (`states.state_needs`)."""
+    pools: Pools
     seed: int = 0
-    _pools: dict[str, ValuePool] = field(default_factory=dict)
 
     async def graph(self, targets: Sequence[str], *, failures: str) -> ApiGraph:
         """The refined graph toward `targets`."""
         known = {tool.name for tool in self.tools}
         wanted = tuple(name for name in targets if name in known)
-        states = await self._states(known)
+        states = [one for one in self.states if {one.source, one.target} <= known]
         candidates = [*_candidates(self.links), *(one for one in states if _holds(one))]
         near = _near(candidates, wanted)
         removed = [one for one in states if not _holds(one) and {one.source, one.target} <= near]
@@ -93,45 +78,6 @@ class Refiner:
         narrowed = narrowed_tools(self.tools, constraints)
         return replace(graph, tools=narrowed, constraints=tuple(constraints))
 
-    async def _states(self, known: set[str]) -> list[Prerequisite]:
-        """Every pair (change, later call) of gold, with how often the tool failed without the change."""
-        tried: Counter[tuple[str, str]] = Counter()
-        failed: Counter[tuple[str, str]] = Counter()
-        for episode in self.episodes:
-            steps = [step for step in episode.steps if step.ok]
-            if not 1 < len(steps) <= MAX_STEPS or len(steps) != len(episode.steps):
-                continue
-            whole = await replayed(self.environment, episode.task, steps)
-            for left_out, change in enumerate(whole):
-                if not change.changes or not works(change):
-                    continue
-                rest = steps[left_out + 1 :]
-                again = await replayed(self.environment, episode.task, [*steps[:left_out], *rest])
-                for place, step in enumerate(rest, start=left_out):
-                    pair = steps[left_out].name, step.name
-                    if pair[0] == pair[1] or not set(pair) <= known or not works(whole[place + 1]):
-                        continue
-                    if tried[pair] == MAX_PLAYED:
-                        continue
-                    tried[pair] += 1
-                    before = [*steps[:left_out], *steps[left_out + 1 : place + 1]]
-                    failed[pair] += not works(again[place]) and not await self._works_otherwise(
-                        step.name, before, episode.task
-                    )
-        return [
-            Prerequisite(source, target, Need.STATE, tried=count, confirmed=failed[source, target])
-            for (source, target), count in sorted(tried.items())
-        ]
-
-    async def _works_otherwise(self, name: str, before: Sequence[Step], task: Task) -> bool:
-        """Whether the tool works with any arguments after these calls."""
-        rng = random.Random(f"hardgen/{self.seed}/{name}/{task.task_id}")
-        async with await Trial.open(self.environment, task, seed=self.seed) as trial:
-            for step in before:
-                await trial.attempt(step.name, dict(step.arguments))
-            spec = next(tool for tool in self.tools if tool.name == name)
-            return await ground(trial, spec, await self._pool(task), rng=rng, may_finish=False) is not None
-
     async def _tried(self, one: Prerequisite, kept: Sequence[Prerequisite]) -> Prerequisite:
         """The prerequisite with how often it was tried and confirmed; tried until it is confirmed."""
         specs = {tool.name: tool for tool in self.tools}
@@ -142,7 +88,7 @@ class Refiner:
                 break
             rng = random.Random(f"hardgen/{self.seed}/{one.source}/{one.target}/{one.parameter}/{place}")
             async with await Trial.open(self.environment, world, seed=self.seed) as trial:
-                pool, made, said = await self._pool(world), None, ""
+                pool, made, said = await self.pools.of(world), None, ""
                 for name in dict.fromkeys((*(name for name in first if name not in pair), one.source)):
                     made = await ground(trial, specs[name], pool, rng=rng, may_finish=False)
                     said += "\n".join(str(s.value) for s in made.of(Provenance.USER)) if made else ""
@@ -162,11 +108,11 @@ class Refiner:
         return one
 
     def _worlds_for(self, one: Prerequisite) -> list[Task]:
-        """The worlds to try in, those first whose gold calls both tools."""
-        used = {episode.task.task_id: {step.name for step in episode.steps} for episode in self.episodes}
+        """The worlds that have both tools, those first whose gold calls them."""
         pair = {one.source, one.target}
-        found = sorted(self.worlds, key=lambda world: -len(pair & used.get(world.task_id, set())))
-        return found[: 2 * WORLDS]
+        having = [episode for episode in self.episodes if pair <= episode.names]
+        found = sorted(having, key=lambda episode: -len(pair & {step.name for step in episode.steps}))
+        return [episode.task for episode in found[: 2 * WORLDS]]
 
     async def _constraints(self, name: str, graph: ApiGraph) -> list[Constraint]:
         """What calls of the tool say of its parameters, in the first world where it works."""
@@ -182,7 +128,7 @@ class Refiner:
         for place, world in enumerate(self._worlds_for(Prerequisite(name, name, Need.STATE))):
             rng = random.Random(f"hardgen/{self.seed}/{name}/constraints/{place}")
             async with await Trial.open(self.environment, world, seed=self.seed) as trial:
-                pool = await self._pool(world)
+                pool = await self.pools.of(world)
                 for source in _way(name, graph):
                     await ground(trial, graph.specs[source], pool, rng=rng, may_finish=False)
                 made = await ground(trial, spec, pool, rng=rng, may_finish=False)
@@ -197,23 +143,6 @@ class Refiner:
                 ]
                 return [one for one in found if one is not None]
         return []
-
-    async def _pool(self, world: Task) -> ValuePool:
-        if world.task_id not in self._pools:
-            pool = await make_pool(self.environment, world, num_corpus=self.num_corpus)
-            self._pools[world.task_id] = pool
-        return self._pools[world.task_id]
-
-
-async def replayed(environment: Environment, task: Task, steps: Sequence[Step]) -> list[Executed]:
-    """The calls made anew, one after the other, whatever they answer."""
-    async with await Trial.open(environment, task) as trial:
-        return [await trial.attempt(step.name, dict(step.arguments)) for step in steps]
-
-
-def works(made: Executed) -> bool:
-    """Whether a call did its work, by status, answer and the words of the answer."""
-    return worked(made, shows_state=True) and not has_failed(made)
 
 
 def takes(call: GroundedCall, parameter: str, place: int) -> bool:

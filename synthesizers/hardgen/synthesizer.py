@@ -19,6 +19,7 @@ from functools import partial
 from typing import ClassVar
 
 from data.errors import ConfigError
+from data.messages import ToolSpec
 from data.tasks import Task
 from data.trajectories import Trajectory
 from data.verdicts import Verdict
@@ -34,6 +35,7 @@ from synthesizers.hardgen.chains import (
     Maker,
     Step,
     Unmade,
+    depth,
     draw_at_random,
     draw_steps,
 )
@@ -48,6 +50,7 @@ from synthesizers.hardgen.failures import (
 )
 from synthesizers.hardgen.graphs import Graphs
 from synthesizers.hardgen.hints import secrets_of
+from synthesizers.hardgen.joining import Goal, joined, joined_text, names_of, replaced
 from synthesizers.hardgen.macro import Macro, fold
 from synthesizers.hardgen.making import named
 from synthesizers.hardgen.reasoning import ChatPlayer, Player, PolicyPlayer, Reasoning
@@ -61,8 +64,15 @@ from synthesizers.phrasing.saying import answer_cells, values_to_say
 from synthesizers.planning import Planned, Planner, given_up
 from synthesizers.worlds import whole_world
 
-DRAWS, DRAWS_OF_TARGET = 10, 4
+DRAWS, DRAWS_OF_TARGET = 16, 6
 """Chains tried for one plan, and of those toward one failure tool. Ours."""
+LOOKED_AT = 3
+"""Failure tools drawn for one chain, of which that of the longest is taken. Ours: worlds are shallow, and one
+call is no implicit chain."""
+LONG_DRAWS = 4
+"""Chains that were made and refused, after which long ones are no longer preferred. Ours."""
+LEARNED = ("no_call_works", "no_legal_chain")
+"""Reasons that say what a world has not, and nothing against long chains."""
 MAX_TRIES = 3
 """Tries of the reasoner. From the paper: K_max."""
 _CHECKED = 2
@@ -75,7 +85,8 @@ class HardGen(Planner):
     """See the module docstring.
 
     `failures`: the two policies, as `failures.check_setting` reads them. `share`: of a tool's probes at which
-    both must be wrong. `min_calls`, `max_calls`: of a chain. `max_tools`: tools shown, where the chain needs
+    both must be wrong. `goals`: most failure tools that one request asks for (`joining`). `min_calls`,
+    `max_calls`: of a chain, the most of all goals together. `max_tools`: tools shown, where the chain needs
     no more. `observed`: tasks whose gold is played to learn the graph. `max_tries`: of the reasoner.
     `random_choice`: any tool is a target, the steps to it are drawn at random. Roles: edge_judge, tool_maker,
     query_writer, reasoner, verifier.
@@ -83,6 +94,7 @@ class HardGen(Planner):
 
     failures: Sequence[Setting] = ()
     share: float = SHARE
+    goals: int = 1
     min_calls: int = 1
     max_calls: int = MAX_CALLS
     max_tools: int = 8
@@ -102,7 +114,7 @@ class HardGen(Planner):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive = ("min_calls", "max_calls", "max_tools", "observed", "max_tries")
+        positive = ("goals", "min_calls", "max_calls", "max_tools", "observed", "max_tries")
         check_least(self, dict.fromkeys(positive, 1))
         if not self.min_calls <= self.max_calls <= MAX_CALLS:
             raise ConfigError(
@@ -161,7 +173,7 @@ class HardGen(Planner):
             lenient=self.random_choice,
         )
         reasons: Counter[str] = Counter()
-        detail = ""
+        detail, refused = "", 0
         vain: Counter[str] = Counter()
         for _ in range(DRAWS):
             left = [
@@ -169,94 +181,151 @@ class HardGen(Planner):
             ]
             if not left:
                 break
-            target = self._target(left, maker.rng)
+            is_late = refused >= LONG_DRAWS
+            target = self._target(left, maker, looked_at=1 if is_late else LOOKED_AT)
+            fill = FILL if is_late or vain[target] > 1 else 1.0
             try:
-                return await self._drawn(maker, target, base, whole)
+                return await self._drawn(maker, target, base, whole, fill=fill)
             except Unmade as reason:
                 reasons[reason.reason] += 1
+                refused += reason.reason not in LEARNED
                 detail = str(reason)
                 vain[target] += DRAWS_OF_TARGET if reason.reason == "no_legal_chain" else 1
         self.dropped += reasons
         most = max(reasons, key=lambda reason: (reasons[reason], reason))
         return given_up(most, detail)
 
-    async def _drawn(self, maker: Maker, target: str, base: Task, whole: Task) -> Planned:
+    async def _drawn(self, maker: Maker, target: str, base: Task, whole: Task, *, fill: float) -> Planned:
         """One chain, and the task that comes of it. Raises Unmade."""
+        alone = [await self._goal(maker, target, fill=fill)]
+        while len(alone) < self.goals and (other := await self._another(maker, alone)) is not None:
+            alone.append(other)
+        goals = await joined(maker, alone, most=self.max_calls) if len(alone) > 1 else alone
+        graph, names = maker.graph, names_of(goals)
+        shown = shown_tools(graph.tools, used=set(names), most=self.max_tools, rng=maker.rng)
+        found = [
+            await self._searched(whole, graph, goal, [graph.specs[name] for name in shown]) for goal in alone
+        ]
+        turn = joined_turn(goals, graph, rng=maker.rng).model_copy(update={"tools": shown})
+        task = self._task(turn, base, whole, goals)
+        await self._check_accepted(task, goals, found, turn.reply)
+        secrets = secrets_of(task, graph.tools, goals[-1].chain.history, goals[0].macro.name)
+        secrets = secrets._replace(names=(*secrets.names, *(goal.macro.name for goal in goals[1:])))
+        first, search = (
+            goals[0],
+            Found(sum(one.tried for one in found), tuple(s for f in found for s in f.same)),
+        )
+        also = tuple((goal.target, goal.macro.name) for goal in goals[1:])
+        plan = Plan(graph.failures, first.target, first.macro, names, search, secrets, also)
+        self.plans_made[task.task_id] = plan
+        return Planned(task=task, hints=("",))
+
+    async def _goal(self, maker: Maker, target: str, *, fill: float) -> Goal:
+        """A chain to the target, folded and asked for. Raises Unmade."""
         graph = maker.graph
-        chain = await self._chain(maker, target)
+        chain = await self._chain(maker, target, fill=fill)
         if len(chain.calls) < self.min_calls:
             raise Unmade("too_short", f"{len(chain.calls)} calls to {target}")
         chain = await maker.with_forced(chain)
         macro = await named(fold(chain, graph), chain, graph, self.roles.of(TOOL_MAKER.name))
-        written = await write_request(
-            macro, chain, graph, rng=maker.rng, chat=self.roles.of(QUERY_WRITER.name)
-        )
-        names = shown_tools(graph.tools, used=set(chain.names), most=self.max_tools, rng=maker.rng)
+        chat = self.roles.of(QUERY_WRITER.name)
+        return Goal(chain, macro, await write_request(macro, chain, graph, rng=maker.rng, chat=chat))
+
+    async def _another(self, maker: Maker, goals: Sequence[Goal]) -> Goal | None:
+        """One more goal that goes with these, if need be toward the same tool; None where a few draws find
+        none."""
+        asked = {goal.target for goal in goals}
+        on_the_way = {*names_of(goals)} - asked
+        for number in range(DRAWS_OF_TARGET):
+            left = [
+                name
+                for name in maker.graph.targets
+                if name not in on_the_way and depth(maker.graph, name, avoid=maker.failed)
+            ]
+            if number < DRAWS_OF_TARGET // 2:
+                left = [name for name in left if name not in asked] or left
+            if not left:
+                break
+            try:
+                other = await self._goal(maker, self._target(left, maker), fill=1.0)
+                await joined(maker, [*goals, other], most=self.max_calls)
+                return other
+            except Unmade as reason:
+                self.dropped[f"joined/{reason.reason}"] += 1
+        return None
+
+    async def _searched(self, whole: Task, graph: ApiGraph, goal: Goal, shown: Sequence[ToolSpec]) -> Found:
+        """Other chains to a goal. Raises Unmade where one ends elsewhere."""
         search = Search(
             environment=self.environment,
             task=whole,
             graph=graph,
-            chain=chain,
-            macro=macro,
-            shown=[graph.specs[name] for name in names],
+            chain=goal.chain,
+            macro=goal.macro,
+            shown=shown,
             seed=self.seed,
         )
         found = await search.run()
         if found.other:
             raise Unmade("ambiguous_chain", " -> ".join(name for name, _ in found.other[0]))
-        turn = planned_turn(chain, macro, written, graph, rng=maker.rng).model_copy(update={"tools": names})
-        task = self._task(turn, base, whole, chain)
-        await self._check_accepted(task, found, turn.reply)
-        secrets = secrets_of(task, graph.tools, chain.history, macro.name)
-        self.plans_made[task.task_id] = Plan(graph.failures, target, macro, chain.names, found, secrets)
-        return Planned(task=task, hints=("",))
+        return found
 
-    def _target(self, targets: Sequence[str], rng: random.Random) -> str:
-        """A failure tool, the more likely the more often both failed at it."""
+    def _target(self, targets: Sequence[str], maker: Maker, *, looked_at: int = LOOKED_AT) -> str:
+        """Of a few failure tools, each the more likely the more often both failed at it, the one that takes
+        most calls in this world, as far as is known."""
         if self.random_choice or self.failure_set is None:
-            return rng.choice(targets)
-        weights = [self.failure_set.weight(name) for name in targets]
-        return rng.choices(targets, weights=weights)[0]
+            return maker.rng.choice(targets)
+        depths = {name: depth(maker.graph, name, avoid=maker.failed) for name in targets}
+        weights = [self.failure_set.weight(name) if depths[name] else 0.0 for name in targets]
+        if not any(weights):
+            return targets[0]
+        return max(maker.rng.choices(targets, weights=weights, k=looked_at), key=depths.__getitem__)
 
-    async def _chain(self, maker: Maker, target: str) -> Chain:
+    async def _chain(self, maker: Maker, target: str, *, fill: float) -> Chain:
         """The chain of a draw; with state prerequisites where the target does not work without them."""
         if self.random_choice:
             return await maker.make(draw_at_random(maker.graph, target, rng=maker.rng))
         try:
-            return await maker.make(self._steps(maker, target, states=False))
+            return await maker.make(self._steps(maker, target, fill=fill, states=False))
         except Unmade as reason:
             if reason.reason != "no_call_works" or not _rests_on_state(maker.graph, target):
                 raise
-        return await maker.make(self._steps(maker, target, states=True))
+        return await maker.make(self._steps(maker, target, fill=fill, states=True))
 
-    def _steps(self, maker: Maker, target: str, *, states: bool) -> list[Step]:
+    def _steps(self, maker: Maker, target: str, *, fill: float, states: bool) -> list[Step]:
         return draw_steps(
             maker.graph,
             target,
             rng=maker.rng,
             max_calls=self.max_calls,
-            fill=FILL if self.min_calls == 1 else 1.0,
+            fill=fill if self.min_calls == 1 else 1.0,
             states=states,
             avoid=maker.failed,
         )
 
-    def _task(self, turn: PlannedTurn, base: Task, whole: Task, chain: Chain) -> Task:
-        tags = {"implicit_chain"} if len(chain.calls) > 1 else {"single_call"}
-        if chain.needed_for_state:
+    def _task(self, turn: PlannedTurn, base: Task, whole: Task, goals: Sequence[Goal]) -> Task:
+        number = len(names_of(goals))
+        tags = {"implicit_chain"} if number > len(goals) else {"single_call"}
+        if any(goal.chain.needed_for_state for goal in goals):
             tags.add("state_prerequisite")
+        if len(goals) > 1:
+            tags.add("several_goals")
         return blueprint_task(
             Blueprint(base=whole, seed=self.seed, turns=(turn,)),
             synthesizer=self.name,
-            template=f"{self.name}/{len(chain.calls)}_calls",
+            template=f"{self.name}/{number}_calls",
             tags=sorted(tags),
             parent=base,
         )
 
-    async def _check_accepted(self, task: Task, found: Found, reply: str) -> None:
+    async def _check_accepted(
+        self, task: Task, goals: Sequence[Goal], found: Sequence[Found], reply: str
+    ) -> None:
         """Another way to the same end must be a success, or the task would punish who takes it."""
-        for calls in found.same[:_CHECKED]:
-            if not await accepted(self.environment, task, calls, reply):
-                raise Unmade("alternative_refused", " -> ".join(name for name, _ in calls))
+        for place, one in enumerate(found):
+            for calls in one.same[:_CHECKED]:
+                if not await accepted(self.environment, task, replaced(goals, place, calls), reply):
+                    raise Unmade("alternative_refused", " -> ".join(name for name, _ in calls))
 
     async def _taught(
         self, planned: Planned, *, done: Collection[str], failed: Collection[str]
@@ -317,16 +386,39 @@ def _unreasoned(trajectory: Trajectory) -> Trajectory:
     return trajectory.model_copy(update={"labels": (*trajectory.labels, UNREASONED)})
 
 
+def joined_turn(goals: Sequence[Goal], graph: ApiGraph, *, rng: random.Random) -> PlannedTurn:
+    """The one user turn of all goals: of each only the last call is asked for."""
+    names = names_of(goals)
+    turns = [
+        planned_turn(goal.chain, goal.macro, goal.written, graph, rng=rng, names=names) for goal in goals
+    ]
+    return turns[-1].model_copy(
+        update={
+            "text": joined_text(goals),
+            "text_by": turns[0].text_by,
+            "calls": tuple(call for turn in turns for call in turn.calls),
+            "reply": " ".join(turn.reply for turn in turns),
+            "must_say": tuple(dict.fromkeys(value for turn in turns for value in turn.must_say)),
+        }
+    )
+
+
 def planned_turn(
-    chain: Chain, macro: Macro, written: Written, graph: ApiGraph, *, rng: random.Random
+    chain: Chain,
+    macro: Macro,
+    written: Written,
+    graph: ApiGraph,
+    *,
+    rng: random.Random,
+    names: Sequence[str],
 ) -> PlannedTurn:
-    """The one user turn of a chain: only its last call is asked for."""
+    """The user turn of a chain: only its last call is asked for. `names`: tools of the session's calls."""
     inner = range(len(chain.calls) - 1)
     turn = TurnCalls(chain.calls, graph.tools, chain.history, inner)
     target = chain.target
     cells = answer_cells(target.executed.result.text) if macro.question else ()
     reply = phrase_closing(turn, rng=rng, must_say=cells)
-    how = partial(port_name, names=chain.names)
+    how = partial(port_name, names=names)
     told = cells if macro.question else values_to_say([target.executed], reply, request=written.text)
     return PlannedTurn(
         text=written.text,

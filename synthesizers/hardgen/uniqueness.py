@@ -37,7 +37,7 @@ from synthesizers.grounding.scoring import Parameters
 from synthesizers.hardgen.api_graph import ApiGraph, Need
 from synthesizers.hardgen.chains import Chain, reference
 from synthesizers.hardgen.macro import Macro
-from synthesizers.hardgen.refinement import works
+from synthesizers.hardgen.states import works
 from synthesizers.magnet.knowledge import alike
 from synthesizers.phrasing.wording import mentions
 

@@ -19,7 +19,7 @@ from pipeline.environments.registry import load_environment
 from pipeline.renderers.chatml import ChatMLRenderer
 from synthesizers.grounding.evidence import make_pool
 from synthesizers.hardgen.api_graph import ApiGraph, Constraint, Need, Prerequisite, narrowed_tools
-from synthesizers.hardgen.chains import Chain, Maker, Step, Unmade, draw_steps
+from synthesizers.hardgen.chains import Chain, Maker, Step, Unmade, depth, draw_steps
 from synthesizers.hardgen.synthesizer import HardGen
 from synthesizers.worlds import plannable, whole_world
 from tests.synthesizers.hardgen.lab import BOTH, ENGINE, VAULT, shelf
@@ -235,3 +235,36 @@ def test_a_state_prerequisite_is_no_prerequisite_where_the_world_meets_it(
     vault_open.environment, vault_open.base = vault.environment, Task.model_validate(open_world.model_dump())
     chain = vault_open.chain(graph, draw_steps(graph, "open_box", rng=random.Random(1), states=True))
     assert chain.names == ("boxes", "open_box") and not chain.needed_for_state
+
+
+def test_depth_is_what_a_chain_takes_where_answers_fill_what_they_can() -> None:
+    links = [("list", "pick", "item"), ("find", "list", "place"), ("find", "pick", "place")]
+    needs = tuple(
+        Prerequisite(source, target, Need.DATA, parameter, "id") for source, target, parameter in links
+    )
+    tools = tuple(ToolSpec(name=name) for name in ("find", "list", "pick", "other"))
+    graph = ApiGraph("", ("pick",), tools, needs, binding=frozenset({("pick", "item")}))
+    assert [depth(graph, name) for name in ("pick", "list", "find", "other")] == [3, 2, 1, 1]
+    assert depth(graph, "pick", avoid={"find"}) == 2
+    assert depth(graph, "pick", avoid={"list"}) == 0, "what binds has no other source"
+
+
+def test_what_one_tool_set_shows_of_two_tools_counts_in_another(renderer: ChatMLRenderer) -> None:
+    """Worlds of an environment show different tools; a state prerequisite is learned once for all."""
+    world = World(renderer, VAULT, {"open_box"})
+
+    async def made() -> tuple[ApiGraph, ApiGraph]:
+        await world.hardgen.prepare([world.base])
+        graphs = world.hardgen.graphs
+        tools = await graphs.tools(world.base)
+        whole = await graphs.of(tools, world.hardgen.failure_set)
+        pair = {
+            name for one in whole.prerequisites if one.need is Need.STATE for name in (one.source, one.target)
+        }
+        fewer = [tool for tool in tools if tool.name in pair | {"open_box"}]
+        return whole, await graphs.of(fewer, world.hardgen.failure_set)
+
+    whole, fewer = asyncio.run(made())
+    states = {one for one in whole.prerequisites if one.need is Need.STATE}
+    assert len(fewer.tools) < len(whole.tools) and states
+    assert states <= set(fewer.prerequisites), "gold of worlds with more tools"

@@ -17,7 +17,7 @@ from data.messages import Turn
 from data.store import Store
 from data.trajectories import Trajectory
 from pipeline.chat.scripted import ScriptedChat
-from pipeline.environments.agents import null_agent
+from pipeline.environments.agents import ListedAgent, null_agent
 from pipeline.environments.blueprint import read_blueprint
 from pipeline.environments.play import play
 from pipeline.renderers.chatml import ChatMLRenderer
@@ -78,6 +78,32 @@ def test_travel_desk(travel: Run) -> None:
     assert len(travel.tasks) >= 8
     lengths = Counter(len(read_blueprint(task).turns[0].calls) for task in travel.tasks)
     assert sum(count for length, count in lengths.items() if length > 1) >= 5
+
+
+def test_two_goals_make_one_longer_request(renderer: ChatMLRenderer) -> None:
+    made = run(renderer, "travel_desk", 6, step=12, targets=TARGETS, observed=48, goals=2)
+    rows = {row.task_id: row for row in made.trajectories}
+    joined = [task for task in made.tasks if "several_goals" in task.tags]
+    assert len(joined) >= 3
+    for task in joined:
+        [turn] = read_blueprint(task).turns
+        plan, names = made.plans[task.task_id], [call.name for call in turn.calls]
+        [also] = plan["also"]
+        assert plan["chain"] == names and 2 <= len(names) <= 8
+        assert ". Also, " in turn.text or "? Also, " in turn.text
+        asked = [call.name for call in turn.calls if call.mentioned]
+        assert asked == [plan["target"], also["target"]] and set(asked) <= TARGETS
+        assert not leaks_tool_name(turn.text, sorted(set(names) - set(asked)))
+        again = asyncio.run(play(made.environment, task, made.environment.gold(task), seed=7))
+        assert rows[task.task_id].success and again.success and seen(again) == seen(rows[task.task_id])
+        assert not asyncio.run(play(made.environment, task, null_agent())).success
+        ends = [place for place, call in enumerate(turn.calls) if call.mentioned]
+        half = [call for call in again.turns if call.role == "assistant"][: ends[0] + 1]
+        assert not asyncio.run(play(made.environment, task, ListedAgent([*half, again.turns[-1]]))).success, (
+            "one goal of two is no success"
+        )
+    lengths = [len(plan["chain"]) for plan in made.plans.values()]
+    assert sum(lengths) / len(lengths) > 2.5
 
 
 def test_sql_desk(sql: Run) -> None:
