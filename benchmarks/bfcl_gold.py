@@ -18,16 +18,18 @@ from pipeline.environments.agents import null_agent
 from pipeline.environments.base import Environment, GoldScript
 from pipeline.environments.bfcl import BfclEnvironment
 from pipeline.environments.bfcl.dataset import MULTI_TURN, rows
+from pipeline.environments.bfcl.prompted import PromptedEnvironment, prompted_rows
+from pipeline.environments.bfcl.prompted_text import PROMPTS
 from pipeline.environments.bfcl.single import SingleTurnEnvironment
 from pipeline.environments.bfcl.single_check import upstream_verdict
 from pipeline.environments.bfcl.single_gold import gold_calls
 from pipeline.environments.bfcl.single_rows import CATEGORIES, REFUSING, UNSOLVABLE, single_rows
 from pipeline.environments.play import play
 
+PROMPTED = "format_sensitivity"
 NOT_OFFLINE = {
-    "format_sensitivity": "200 of the rows above under 26 prompted text formats; not scored upstream",
-    "memory_kv": "no reference actions: what is remembered is the model's own notes of earlier dialogues",
-    "memory_rec_sum": "no reference actions, as memory_kv",
+    "memory_kv": "a dialogue must be forgotten before the question; an episode here is one dialogue",
+    "memory_rec_sum": "as memory_kv",
     "memory_vector": "needs the weights of an embedding model",
     "web_search_base": "needs the network",
     "web_search_no_snippet": "needs the network",
@@ -65,6 +67,10 @@ async def row_of(category: str) -> str:
             SingleTurnEnvironment(categories=category, refusal="any"),
         )
         floor = await solved(upstream, lambda task: null_agent())
+    elif category == PROMPTED:
+        environment, refused = PromptedEnvironment(), []
+        total = len(PROMPTS) * len(prompted_rows())
+        floor = await solved(environment, lambda task: null_agent())
     else:
         short = category.removeprefix("multi_turn_")
         environment = BfclEnvironment(category=short)  # type: ignore[arg-type]
@@ -80,7 +86,7 @@ async def main(chosen: list[str]) -> None:
     """The table, then the reasons."""
     print("| category | rows | tasks | gold solves | null solves | null, upstream's rule | not made a task |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
-    for category in chosen or [*CATEGORIES, *(f"multi_turn_{name}" for name in MULTI_TURN)]:
+    for category in chosen or [*CATEGORIES, PROMPTED, *(f"multi_turn_{name}" for name in MULTI_TURN)]:
         print(await row_of(category), flush=True)
     for name, reason in (UNSOLVABLE | NOT_OFFLINE).items():
         print(f"- {name}: {reason}")

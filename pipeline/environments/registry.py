@@ -32,6 +32,7 @@ ENVIRONMENTS = {
     "reasoning_gym": "pipeline.environments.adapters.reasoning_gym:load",
     "bfcl_multi_turn": "pipeline.environments.bfcl:load",
     "bfcl_single_turn": "pipeline.environments.bfcl.single:load",
+    "bfcl_prompted": "pipeline.environments.bfcl.prompted:load",
     "tau2": "pipeline.environments.tau2:load",
 }
 """Name to factory; loaded only when asked for."""

@@ -128,10 +128,19 @@ def _schema(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_lines(name: str) -> Iterator[dict[str, Any]]:
-    """The rows of a data file of the package; the files are JSON lines despite their names."""
+    """The rows of a data file of the package; most of its files are JSON lines despite their names."""
+    with open(_data() / name, encoding="utf-8") as file:
+        for line in file:
+            yield json.loads(line)
+
+
+def read_whole(name: str) -> Any:
+    """A data file of the package that is one JSON value."""
+    return json.loads((_data() / name).read_text(encoding="utf-8"))
+
+
+def _data() -> Path:
     require_package()
     spec = find_spec("bfcl_eval")
     [directory] = spec.submodule_search_locations if spec and spec.submodule_search_locations else [""]
-    with open(Path(directory) / "data" / name, encoding="utf-8") as file:
-        for line in file:
-            yield json.loads(line)
+    return Path(directory) / "data"

@@ -1,25 +1,24 @@
 """The benchmark's own checker of single-turn calls, imported without its thirty vendor clients.
 
 `ast_checker` reads one flag of its table of models ("is '.' shown as '_'"), and importing that table imports
-a client library per vendor. During the import a stand-in answers for the table, and it is taken out of
-`sys.modules` again; nothing else of the module is touched. It evaluates no code. Not covered: which calls a
-text holds; calls come parsed.
+a client library per vendor: a stand-in answers for the table (`stand_ins`). It evaluates no code. Not
+covered: which calls a text holds (`prompted_text`); calls come parsed.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
-import sys
-from collections import defaultdict
 from collections.abc import Sequence
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 from pipeline.environments.bfcl.single_rows import CALLING, REFUSING
+from pipeline.environments.bfcl.stand_ins import imported
 
 _MODELS = "bfcl_eval.constants.model_config"
-_MODEL = "tools-with-underscores"
+_UNDERSCORES = "tools-with-underscores"
+_DOTS = "prompts-with-dots"
 
 
 def upstream_verdict(
@@ -27,17 +26,20 @@ def upstream_verdict(
     functions: Sequence[dict[str, Any]],
     answers: Sequence[dict[str, Any]],
     calls: Sequence[dict[str, dict[str, Any]]],
+    *,
+    dotted: bool = False,
 ) -> str:
     """ "" where the benchmark accepts `calls` ([{name: arguments}, ...] of one reply), else its error type.
 
-    Rows to refuse accept no call at all, `live_relevance` any; the others go through `ast_checker`.
+    `dotted`: names are as in the documents, not with "_" for ".". Rows to refuse accept no call at all,
+    `live_relevance` any; the others go through `ast_checker`.
     """
     if category in REFUSING:
         return "irrelevance_error" if calls else ""
     if category == CALLING:
         return "" if calls else "relevance_error"
-    checker, language = _checker(), _language(category)
-    found = checker(list(functions), list(calls), list(answers), language, category, _MODEL)
+    checker, language, model = _checker(), _language(category), _DOTS if dotted else _UNDERSCORES
+    found = checker(list(functions), list(calls), list(answers), language, category, model)
     return "" if found["valid"] else str(found.get("error_type", "unknown"))
 
 
@@ -51,16 +53,9 @@ def convert_source(text: str, kind: str, inner: str | None, category: str) -> An
 
 @functools.cache
 def _checker() -> Any:
-    kept = sys.modules.get(_MODELS)
-    stand_in = ModuleType(_MODELS)
-    vars(stand_in)["MODEL_CONFIG_MAPPING"] = defaultdict(lambda: SimpleNamespace(underscore_to_dot=True))
-    sys.modules[_MODELS] = stand_in
-    try:
-        return importlib.import_module("bfcl_eval.eval_checker.ast_eval.ast_checker").ast_checker
-    finally:
-        del sys.modules[_MODELS]
-        if kept is not None:
-            sys.modules[_MODELS] = kept
+    models = {name: SimpleNamespace(underscore_to_dot=name == _UNDERSCORES) for name in (_UNDERSCORES, _DOTS)}
+    stand_ins = {_MODELS: {"MODEL_CONFIG_MAPPING": models}}
+    return imported("bfcl_eval.eval_checker.ast_eval.ast_checker", stand_ins).ast_checker
 
 
 def _language(category: str) -> Any:

@@ -3,7 +3,7 @@
 Decides how a function document becomes a tool: upstream's own mapping of type names, upstream's sentences for
 Java and JavaScript (whose arguments are written as source text, so every type is shown as a string), "." in
 names as "_", as upstream shows them to every model with a tool API. Not covered: `format_sensitivity`, whose
-200 rows are rows of these categories under 26 prompted text formats; `web_search`, which needs the network.
+200 rows are rows of these categories (`prompted`); `web_search`, which needs the network.
 """
 
 from __future__ import annotations

@@ -211,7 +211,7 @@ def test_the_checker_is_imported_without_vendors_and_without_eval(
 ) -> None:
     single_check._checker()
     assert "bfcl_eval.constants.model_config" not in sys.modules
-    assert not [name for name in sys.modules if name.startswith("bfcl_eval.model_handler")]
+    assert not [name for name in sys.modules if name.startswith("bfcl_eval.model_handler.api")]
     module = importlib.import_module("bfcl_eval.eval_checker.ast_eval.ast_checker")
     assert single_check._checker() is module.ast_checker
 
