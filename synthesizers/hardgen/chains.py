@@ -129,11 +129,16 @@ def draw_steps(
 
 
 def depth(graph: ApiGraph, target: str, *, avoid: Collection[str] = ()) -> int:
-    """Calls of a chain to `target` in which answers fill what they can; 0 where there is none."""
-    try:
-        return len(draw_steps(graph, target, rng=random.Random(0), fill=1.0, avoid=avoid))
-    except Unmade:
-        return 0
+    """Calls of a chain to `target` in which answers fill what they can, and state is met as far as it can be;
+    0 where there is none."""
+    found = [0]
+    for states in (False, True):
+        try:
+            steps = draw_steps(graph, target, rng=random.Random(0), fill=1.0, states=states, avoid=avoid)
+            found.append(len(steps))
+        except Unmade:
+            continue
+    return max(found)
 
 
 def draw_at_random(graph: ApiGraph, target: str, *, rng: random.Random) -> list[Step]:

@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from functools import partial
 from typing import ClassVar
 
 from data.errors import ConfigError
@@ -26,7 +25,6 @@ from data.verdicts import Verdict
 from pipeline.checks.options import check_least
 from pipeline.environments.blueprint import Blueprint, PlannedTurn, blueprint_task
 from synthesizers.grounding.evidence import NUM_CORPUS, make_pool
-from synthesizers.grounding.planned import planned_call, port_name
 from synthesizers.hardgen.api_graph import ApiGraph, Need
 from synthesizers.hardgen.chains import (
     FILL,
@@ -50,17 +48,16 @@ from synthesizers.hardgen.failures import (
 )
 from synthesizers.hardgen.graphs import Graphs
 from synthesizers.hardgen.hints import secrets_of
-from synthesizers.hardgen.joining import Goal, joined, joined_text, names_of, replaced
-from synthesizers.hardgen.macro import Macro, fold
+from synthesizers.hardgen.joining import Goal, joined, names_of, replaced
+from synthesizers.hardgen.macro import fold
 from synthesizers.hardgen.making import named
 from synthesizers.hardgen.reasoning import ChatPlayer, Player, PolicyPlayer, Reasoning
 from synthesizers.hardgen.record import UNREASONED, Plan, planned_verdict
-from synthesizers.hardgen.requests import Written, write_request
+from synthesizers.hardgen.requests import write_request
 from synthesizers.hardgen.roles import QUERY_WRITER, REASONER, TOOL_MAKER, VERIFIER
+from synthesizers.hardgen.turns import joined_turn
 from synthesizers.hardgen.uniqueness import Found, Search, accepted
 from synthesizers.magnet.missing import shown_tools
-from synthesizers.phrasing.closings import TurnCalls, phrase_closing
-from synthesizers.phrasing.saying import answer_cells, values_to_say
 from synthesizers.planning import Planned, Planner, given_up
 from synthesizers.worlds import whole_world
 
@@ -384,53 +381,6 @@ class HardGen(Planner):
 
 def _unreasoned(trajectory: Trajectory) -> Trajectory:
     return trajectory.model_copy(update={"labels": (*trajectory.labels, UNREASONED)})
-
-
-def joined_turn(goals: Sequence[Goal], graph: ApiGraph, *, rng: random.Random) -> PlannedTurn:
-    """The one user turn of all goals: of each only the last call is asked for."""
-    names = names_of(goals)
-    turns = [
-        planned_turn(goal.chain, goal.macro, goal.written, graph, rng=rng, names=names) for goal in goals
-    ]
-    return turns[-1].model_copy(
-        update={
-            "text": joined_text(goals),
-            "text_by": turns[0].text_by,
-            "calls": tuple(call for turn in turns for call in turn.calls),
-            "reply": " ".join(turn.reply for turn in turns),
-            "must_say": tuple(dict.fromkeys(value for turn in turns for value in turn.must_say)),
-        }
-    )
-
-
-def planned_turn(
-    chain: Chain,
-    macro: Macro,
-    written: Written,
-    graph: ApiGraph,
-    *,
-    rng: random.Random,
-    names: Sequence[str],
-) -> PlannedTurn:
-    """The user turn of a chain: only its last call is asked for. `names`: tools of the session's calls."""
-    inner = range(len(chain.calls) - 1)
-    turn = TurnCalls(chain.calls, graph.tools, chain.history, inner)
-    target = chain.target
-    cells = answer_cells(target.executed.result.text) if macro.question else ()
-    reply = phrase_closing(turn, rng=rng, must_say=cells)
-    how = partial(port_name, names=names)
-    told = cells if macro.question else values_to_say([target.executed], reply, request=written.text)
-    return PlannedTurn(
-        text=written.text,
-        text_by=written.by,
-        calls=tuple(
-            planned_call(call, mentioned=call is target and not call.question, named=how)
-            for call in chain.calls
-        ),
-        reply=reply,
-        must_say=tuple(dict.fromkeys(told)),
-        state=chain.state,
-    )
 
 
 def _rests_on_state(graph: ApiGraph, target: str) -> bool:
