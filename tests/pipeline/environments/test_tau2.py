@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from benchmarks.bfcl_scripted import play_task
+from benchmarks.tau2_dialogue import dialogues
 from benchmarks.tau2_gold import obedient
 from data import canonical
 from data.messages import Role, ToolCall, ToolSpec, ToolStatus, Turn, assistant
@@ -405,3 +406,20 @@ def test_impossible_options_are_named(run: Run, domain: str) -> None:
     talk = next(dialogue("retail").tasks("train"))
     with pytest.raises(ConfigError, match="is a dialogue; open it in tau2 with user=a Chat"):
         run(load().open(talk))
+
+
+def test_a_user_is_tried_out_on_the_reference_actions(run: Run) -> None:
+    """It is greeted, says its request, and ends; one that says nothing is named as what broke."""
+
+    def asks(turns: Sequence[Turn], tools: Sequence[ToolSpec]) -> Turn:
+        asked = any(turn.text.startswith("I want") for turn in turns)
+        return assistant("###STOP###" if asked else "I want to return it.")
+
+    async def lines(chat: ScriptedChat) -> list[str]:
+        return [line async for line in dialogues(chat, domain="retail", tasks=2)]
+
+    found = run(lines(ScriptedChat(asks)))
+    assert [line[:8] for line in found].count("reward 1") == 2
+    assert sum("I want to return it." in line for line in found) == 2
+    mute = run(lines(ScriptedChat(lambda turns, tools: assistant(""))))
+    assert [line[:12] for line in mute].count("user failed:") == 2
