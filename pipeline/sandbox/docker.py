@@ -282,11 +282,10 @@ def _connect(url: str, parallel: int) -> Any:
 def _daemon(verb: str) -> Iterator[None]:
     """What the daemon refuses, or does not answer, says nothing about a program."""
     from docker.errors import DockerException
-    from requests.exceptions import RequestException
 
     try:
         yield
-    except (DockerException, RequestException) as error:
+    except (DockerException, OSError) as error:  # a connection that fails is an OSError
         raise EnvironmentFailure(f"docker {verb} failed: {str(error)[:300]}") from error
 
 
