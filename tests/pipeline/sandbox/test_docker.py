@@ -77,8 +77,8 @@ def test_nothing_of_the_clients_configuration_goes_in(
 
 def test_outcomes(engine: Engine, sandbox: Sandbox) -> None:
     assert run(sandbox, Program("import sys; sys.exit(3)"), LONG).exit_code == 3
-    late = run(sandbox, Program("import time; print(1, flush=True); time.sleep(99)"), Limits(seconds=1))
-    assert (late.outcome, late.stdout, late.exit_code) == (Outcome.TIMEOUT, "1\n", None)
+    late = run(sandbox, Program("import time; time.sleep(99)"), Limits(seconds=1))
+    assert (late.outcome, late.exit_code) == (Outcome.TIMEOUT, None)
     wrong = run(sandbox, Program("print(input())", stdin="1", expected="2"), LONG)
     assert wrong.outcome is Outcome.WRONG_OUTPUT
     assert run(sandbox, Program("int main(", "c"), LONG).outcome is Outcome.COMPILE_ERROR
