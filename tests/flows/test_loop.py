@@ -449,7 +449,7 @@ def test_the_table_joins_the_seeds(finished: tuple[Path, Done], tmp_path: Path) 
     svg = tmp_path / "curve.svg"
     table = trajsmith("loop", folder / "recipe.yaml", "--table", "--results", tmp_path, "--curve", svg)
     assert table.code == 0, table.err
-    assert "Seeds: 0, 1." in table.out and "vs looptool" in table.out
+    assert "Seeds: 0, 1." in table.out and "] to looptool | " in table.out
     assert "seed 0: rounds, seed 1: rounds" in table.out
     assert "| 2 | static |" in table.out and "2 of 2" in table.out
     drawn = ElementTree.parse(svg).getroot()
