@@ -179,6 +179,11 @@ class ModelServer:
             "HF_HUB_OFFLINE": "1",
         }
 
+    def check_running(self) -> None:
+        """EngineError where the server ended by itself."""
+        if self._process is None or self._process.poll() is not None:
+            raise EngineError(f"the model server ended: {self._reason()}; log: {self.log_path}")
+
     def stop(self) -> None:
         """End the whole group and wait until no process of it is left. Safe to call twice."""
         process, self._process = self._process, None

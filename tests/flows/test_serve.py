@@ -1,0 +1,93 @@
+"""`trajsmith serve` with a stand-in for vLLM: what it says, how it ends, and that nothing stays behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipeline.serve_guard import group_members
+from tests.pipeline.test_server import STAND_IN
+
+Serve = Callable[[str], subprocess.Popen[str]]
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Serve:
+    """Starts the command on a model directory, the stand-in in the given mode."""
+    model = tmp_path / "model"
+    model.mkdir()
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (model / name).write_text("{}")
+    (model / "chat_template.jinja").write_text("{{ tools }}")
+    (tmp_path / "stand_in.py").write_text(STAND_IN)
+
+    def start(mode: str) -> subprocess.Popen[str]:
+        python = tmp_path / "env" / "bin" / "python"
+        python.parent.mkdir(parents=True)
+        python.write_text(
+            f'#!/bin/sh\nexec {sys.executable} {tmp_path}/stand_in.py "$@" --polite --mode {mode}\n'
+        )
+        python.chmod(0o755)
+        # A test that runs in the background may have SIGINT ignored, and children inherit that.
+        listen = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        command = [sys.executable, "-P", "-c", listen + "from flows.cli import main; main()"]
+        environment = os.environ | {"TRAJSMITH_SERVE_PYTHON": str(python), "TMPDIR": str(tmp_path)}
+        return subprocess.Popen(
+            [*command, "serve", str(model), "--port", "0"], stderr=subprocess.PIPE, env=environment, text=True
+        )
+
+    return start
+
+
+def read_until(process: subprocess.Popen[str], word: str) -> str:
+    """What the command says up to the line with `word`."""
+    assert process.stderr is not None
+    said = ""
+    while word not in said:
+        line = process.stderr.readline()
+        assert line, said
+        said += line
+    return said
+
+
+def group_of(process: subprocess.Popen[str]) -> int:
+    """The process group of the server that the command started."""
+    (guard,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return int(guard)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_it_tells_its_progress_and_ends_the_server_whole(
+    serve: Serve, number: signal.Signals, code: int
+) -> None:
+    with serve("healthy") as process:
+        said = read_until(process, "is served as 'policy' at http://127.0.0.1:")
+        assert "model server starting, " in said
+        group = group_of(process)
+        assert len(set(group_members(group))) == 3
+        process.send_signal(number)
+        process.communicate(timeout=60)
+    assert process.returncode == code
+    assert set(group_members(group)) == set()
+
+
+def test_it_can_be_ended_while_the_server_starts(serve: Serve) -> None:
+    with serve("sick") as process:
+        read_until(process, "model server starting, ")
+        group = group_of(process)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    assert process.returncode == 0 and set(group_members(group)) == set()
+
+
+def test_a_server_that_dies_is_one_clear_error(serve: Serve) -> None:
+    with serve("brief") as process:
+        said = process.communicate(timeout=60)[1]
+    assert process.returncode == 3 and "Traceback" not in said
+    assert "the model server ended: RuntimeError: engine core died; log: " in said
