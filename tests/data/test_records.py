@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import subprocess
 import sys
 from typing import Any
 
 import pytest
+from hypothesis import example, given, settings
 from pydantic import ValidationError
 
 from data import canonical, errors, messages
@@ -24,6 +26,22 @@ def test_canonical_json_keeps_order_digest_does_not() -> None:
         canonical.digest({"b": 1, "a": 2}) == canonical.digest({"a": 2, "b": 1}) != canonical.digest({"a": 2})
     )
     assert canonical.loads(canonical.dumps("\ud800\x00")) == "\ud800\x00"
+
+
+@settings(max_examples=50, deadline=None, derandomize=True, database=None)
+@given(records.json_values)
+@example({"a": [2**70, -(2**70), 2**53 + 1], "": {}, "b": [None, [], {"\ud800": "<tool_call>\x00"}]})
+def test_canonical_json_reads_back_equal(value: Any) -> None:
+    read = canonical.loads(canonical.dumps(value))
+    # A pair of lone surrogates is one character in JSON, whoever reads it.
+    assert read == json.loads(json.dumps(value))
+    assert canonical.dumps(read) == canonical.dumps(value)
+
+
+@pytest.mark.parametrize(("total", "success"), [(0.0, False), (0.99, False), (1.0, True), (1.5, True)])
+def test_success_is_a_total_of_at_least_1(total: float, success: bool) -> None:
+    assert records.make_trajectory(1, reward=total).success is success
+    assert records.make_trajectory(1, reward=None).success is None
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), object(), {1, 2}])

@@ -120,6 +120,21 @@ def broken(**options: Any) -> BrokenTool:
     return BrokenTool(**options)
 
 
+class SometimesBroken(CounterEnvironment):
+    """A counter that cannot be opened where it starts in the thirties, sixties or nineties."""
+
+    async def open(self, task: Task, *, seed: int = 0) -> Any:
+        """Breaks for some tasks, whoever plays them."""
+        if task.state_value()["value"] // 10 % 3 == 0:
+            raise OSError("the counter's database is down")
+        return await super().open(task, seed=seed)
+
+
+def sometimes_broken(**options: Any) -> SometimesBroken:
+    """Factory of SometimesBroken."""
+    return SometimesBroken(**options)
+
+
 class Faulty(CounterEnvironment):
     """A counter with a fault in the user's own code."""
 

@@ -39,6 +39,24 @@ def test_a_stage_whose_number_is_a_bound_or_unknown_says_so() -> None:
     assert unknown.line().startswith("1 episodes, ") and "left" not in unknown.line()
 
 
+def test_the_line_says_rates_solved_endings_and_time_left() -> None:
+    now = [0.0]
+    meter = Meter(20, clock=lambda: now[0])
+    used = trajectory().usage.model_copy(update={"generated_tokens": 50})
+    for reward, ending in [
+        (1.0, Termination.FINISHED),
+        (0.0, Termination.FINISHED),
+        (0.0, Termination.TURN_BUDGET),
+        (0.0, Termination.TURN_BUDGET),
+        (None, Termination.INFRA_FAILURE),
+    ]:
+        meter.add(trajectory(reward=reward, termination=ending).model_copy(update={"usage": used}))
+    now[0] = 10.0
+    assert meter.line() == (
+        "5/20 episodes, 25 tokens/s, 0.5 episodes/s, solved 25%, 30 s left, turn_budget=2 infra_failure=1"
+    )
+
+
 def test_the_line_says_why_plans_made_no_task_and_waits_for_none_of_them() -> None:
     meter = Meter(4)
     assert "nothing to do" in meter.line()

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,9 +17,13 @@ from tests.pipeline.test_server import STAND_IN
 Serve = Callable[[str], subprocess.Popen[str]]
 
 
+pytestmark = pytest.mark.timeout(60)
+
+
 @pytest.fixture
-def serve(tmp_path: Path) -> Serve:
+def serve(tmp_path: Path) -> Iterator[Serve]:
     """Starts the command on a model directory, the stand-in in the given mode."""
+    started: list[subprocess.Popen[str]] = []
     model = tmp_path / "model"
     model.mkdir()
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
@@ -38,11 +42,14 @@ def serve(tmp_path: Path) -> Serve:
         listen = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
         command = [sys.executable, "-P", "-c", listen + "from flows.cli import main; main()"]
         environment = os.environ | {"TRAJSMITH_SERVE_PYTHON": str(python), "TMPDIR": str(tmp_path)}
-        return subprocess.Popen(
-            [*command, "serve", str(model), "--port", "0"], stderr=subprocess.PIPE, env=environment, text=True
-        )
+        arguments = [*command, "serve", str(model), "--port", "0"]
+        started.append(subprocess.Popen(arguments, stderr=subprocess.PIPE, env=environment, text=True))
+        return started[-1]
 
-    return start
+    yield start
+    for process in started:
+        process.kill()  # its guard ends what a failed test left
+        process.communicate()
 
 
 def read_until(process: subprocess.Popen[str], word: str) -> str:
@@ -66,28 +73,28 @@ def group_of(process: subprocess.Popen[str]) -> int:
 def test_it_tells_its_progress_and_ends_the_server_whole(
     serve: Serve, number: signal.Signals, code: int
 ) -> None:
-    with serve("healthy") as process:
-        said = read_until(process, "is served as 'policy' at http://127.0.0.1:")
-        assert "model server starting, " in said
-        group = group_of(process)
-        assert len(set(group_members(group))) == 3
-        process.send_signal(number)
-        process.communicate(timeout=60)
+    process = serve("healthy")
+    said = read_until(process, "is served as 'policy' at http://127.0.0.1:")
+    assert "model server starting, " in said
+    group = group_of(process)
+    assert len(set(group_members(group))) == 3
+    process.send_signal(number)
+    process.wait(timeout=30)
     assert process.returncode == code
     assert set(group_members(group)) == set()
 
 
 def test_it_can_be_ended_while_the_server_starts(serve: Serve) -> None:
-    with serve("sick") as process:
-        read_until(process, "model server starting, ")
-        group = group_of(process)
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
+    process = serve("sick")
+    read_until(process, "model server starting, ")
+    group = group_of(process)
+    process.send_signal(signal.SIGTERM)
+    process.wait(timeout=30)
     assert process.returncode == 0 and set(group_members(group)) == set()
 
 
 def test_a_server_that_dies_is_one_clear_error(serve: Serve) -> None:
-    with serve("brief") as process:
-        said = process.communicate(timeout=60)[1]
+    process = serve("brief")
+    said = process.communicate(timeout=30)[1]
     assert process.returncode == 3 and "Traceback" not in said
     assert "the model server ended: RuntimeError: engine core died; log: " in said

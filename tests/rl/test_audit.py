@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -72,6 +73,14 @@ def test_a_mask_that_trains_an_observation_is_refused() -> None:
     )
     assert audit([row], stop_token_ids={STOP}, rows=[good]).problems == []
     with pytest.raises(ConfigError, match="observation span is trained"):
+        audit([row], stop_token_ids={STOP}, rows=[planted]).refuse()
+
+
+def test_a_mask_that_leaves_out_a_stop_token_is_refused() -> None:
+    row = trajectory(two_turns([5, 6], [7, STOP], [8, 9], [10, STOP]))
+    (good,) = sft_rows([row])
+    planted = replace(good, mask=(*good.mask[:3], 0.0, *good.mask[4:]))
+    with pytest.raises(ConfigError, match=r"turn 1\): the stop token of a finished turn is not trained"):
         audit([row], stop_token_ids={STOP}, rows=[planted]).refuse()
 
 

@@ -27,7 +27,7 @@ from rl.lm import LoraSettings, Precision, load_model
 from rl.packing import pack
 from rl.results import StepMetrics, TrainResult
 from rl.rows import Row, grpo_rows
-from tests.rl.builders import GENERATED, PROMPT, STOP, segment, trajectory, two_turns
+from tests.rl.builders import GENERATED, OBSERVATION, PROMPT, STOP, segment, trajectory, two_turns
 from tests.tiny import make_tiny_model
 
 CONFIG = GrpoConfig(
@@ -209,6 +209,34 @@ def test_observation_tokens_leave_every_gradient_bit_equal(model: Any, replay: b
     before, after = gradients(model, clean, replay=replay), gradients(model, planted, replay=replay)
     assert all(torch.equal(before[key], after[key]) for key in before)
     assert any(value.abs().max() > 0 for value in before.values())
+
+
+@pytest.mark.parametrize("replay", [True, False])
+def test_an_observations_label_leaves_every_gradient_bit_equal(model: Any, replay: bool) -> None:
+    """At the end of a row no trained token sees it: there another token is another label and nothing else."""
+
+    def found(last: int) -> dict[str, torch.Tensor]:
+        segments = [
+            segment(
+                [(PROMPT, 0, [5, 6]), (GENERATED, 1, [70 + i, STOP]), (OBSERVATION, 2, [90, last])],
+                origin=Origin.SAMPLED,
+                logprobs=[-5.0, -6.0],
+            )
+            for i in range(4)
+        ]
+        rows = rows_of([stored(each, index=i, reward=float(i == 0)) for i, each in enumerate(segments)])
+        return gradients(model, chunk_of(rows), replay=replay)
+
+    before, after = found(91), found(77)
+    assert all(torch.equal(before[key], after[key]) for key in before)
+    assert any(value.abs().max() > 0 for value in before.values())
+
+
+def test_a_wrong_mask_stops_training(tiny: Path, tmp_path: Path) -> None:
+    swallowed = segment([(PROMPT, 0, [5]), (GENERATED, 1, [7, STOP, 8, 9, STOP])], origin=Origin.SAMPLED)
+    wrong = [stored(swallowed, index=i, reward=float(i == 0)) for i in range(4)]
+    with pytest.raises(ConfigError, match="mask audit refuses to train"):
+        _train(Replay(wrong), tiny, tmp_path / "o", CONFIG)
 
 
 @pytest.mark.parametrize("name", ["sampling_per_token_logps", "advantages"])

@@ -207,6 +207,16 @@ def test_early_stop_counts_distinct_skeletons_not_successes(renderer: ChatMLRend
     assert all(t.success for t in kept) and len(kept) % 2 == 0
 
 
+def test_ways_that_fail_stop_nothing_early(renderer: ChatMLRenderer) -> None:
+    def fails(token_ids: list[int], sampling: Sampling) -> Speech:
+        if "<tool_response>" in renderer.decode(token_ids):
+            return "lost"
+        return call_text("look", key=str(sampling.seed))
+
+    kept = made(sampler(renderer, fails, k=8, wave=2, enough_skeletons=1), [make_task()])
+    assert len(kept) == len({call_skeleton(t) for t in kept}) == 8 and not any(t.success for t in kept)
+
+
 def test_early_stop_is_the_same_after_a_resume(renderer: ChatMLRenderer) -> None:
     tasks = [make_task(f"Task {n}") for n in range(6)]
     options: dict[str, Any] = {"k": 12, "wave": 3, "enough_skeletons": 2, "tasks_at_once": 4}
