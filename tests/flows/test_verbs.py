@@ -145,6 +145,19 @@ def test_episodes_that_infrastructure_broke_are_in_no_rate(tokenizer: Path, work
     assert sum(row["success"]["trials"] for row in found["by_template"]) == 12 - broken
 
 
+def test_a_stage_with_broken_episodes_is_not_done(tokenizer: Path, workplace: Path) -> None:
+    value = recipe(
+        tokenizer,
+        environment={"name": "tests.flows.lab:sometimes_broken"},
+        **{"policy.max_in_flight": 32, "synth.rollouts.tasks": 12},
+    )
+    done = trajsmith("synth", write_recipe(workplace, value), "rollouts")
+    assert done.code == 3 and "were broken by infrastructure and have no reward" in done.err
+    with Store.open(workplace / "runs/small") as store:
+        assert store.ids("trajectories") and store.ids("failures")
+        assert store.manifest("synth-rollouts") is None
+
+
 def test_audit_finds_no_wrong_mask(at: Path) -> None:
     done = trajsmith("audit", "runs/small", "--count", "2")
     assert done.code == 0 and "0 problems" in done.out
