@@ -192,6 +192,7 @@ def test_the_installed_command_runs_beside_other_files(at: Path, tmp_path: Path)
 @pytest.mark.parametrize("shards", [1, 3])
 def test_shards_add_up_to_the_whole(at: Path, tmp_path: Path, shards: int) -> None:
     loaded = load_recipe(at / "recipe.yaml")
+    played: dict[str, list[int]] = {name: [] for name in loaded.synth}
 
     async def run() -> None:
         async with verbs.open_work(loaded, runs=tmp_path, say=lambda line: None) as work:
@@ -199,10 +200,14 @@ def test_shards_add_up_to_the_whole(at: Path, tmp_path: Path, shards: int) -> No
                 for number in range(shards):
                     await verbs.synthesise(work, name, shard=(number, shards), say=lambda line: None)
                     assert (work.store.manifest(f"synth-{name}") is None) == (shards > 1)
+                    played[name].append(len(work.store.ids("trajectories")))
                 await verbs.synthesise(work, name, say=lambda line: None)
 
     asyncio.run(run())
     assert digests(tmp_path / "small") == digests(at / "runs" / "small")
+    share, k = 12 // shards, 2
+    assert played["demonstrations"] == [share * (n + 1) for n in range(shards)]
+    assert played["rollouts"] == [12 + k * share * (n + 1) for n in range(shards)]
 
 
 # --- the scripted policy ------------------------------------------------------------------------------------
