@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from data.store import Store
 from data.tasks import Task
 from data.trajectories import Policy, Trajectory
-from flows.stages.recipe import GrpoSection
+from flows.stages.evaluate import Evaluation, compare, summarise
+from flows.stages.prove_table import Cell, Key, _compare
+from flows.stages.recipe import EvalSection, GrpoSection
 from flows.stages.train import grpo_tasks, latest_model
 from pipeline.environments.registry import load_environment
 from tests import samples
@@ -56,3 +60,23 @@ def test_the_latest_model_is_the_one_that_finished_last(tmp_path: Path) -> None:
         (folder / "training.json").write_text("{}")
         os.utime(folder / "training.json", (moment, moment))
     assert latest_model(tmp_path, base) == tmp_path / "models" / "sft"
+
+
+@pytest.mark.parametrize(("templates", "clusters"), [(4, 4), (1, 12)])
+def test_two_policies_are_compared_over_whole_templates(templates: int, clusters: int) -> None:
+    """Where there is one template only, over tasks."""
+
+    def evaluated(name: str, solved: int) -> Evaluation:
+        rows = [
+            samples.trajectory(task=f"t{n}", template=f"p{n % templates}", reward=float(n < solved))
+            for n in range(12)
+        ]
+        return summarise(rows, name=name, section=EvalSection(tasks=12))
+
+    found = compare(evaluated("before", 3), evaluated("after", 9))
+    assert (found.num_pairs, found.num_clusters, found.difference) == (12, clusters, 0.5)
+
+    keys = [Key(0, f"p{n % templates}", f"t{n}") for n in range(12)]
+    before, after = (Cell({key: float(n < bar) for n, key in enumerate(keys)}, 1.0) for bar in (3, 9))
+    table = _compare(before, after, keys)
+    assert (table.num_pairs, table.num_clusters, table.difference) == (12, clusters, 0.5)
