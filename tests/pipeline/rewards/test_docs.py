@@ -30,11 +30,12 @@ def test_every_reward_stands_in_the_table_in_order(text: str) -> None:
 
 
 def test_the_recipes_are_valid(text: str) -> None:
-    training, judged = (yaml.safe_load(block) for block in blocks(text, "yaml"))
+    training, judge, stored = (yaml.safe_load(block) for block in blocks(text, "yaml"))
     assert build_reward(training["grpo"]["reward"]).name == "tool_cost"
-    (filter_,) = build_filters(training["curate"]["filters"], tasks=lambda task_id: None, gold={})
-    assert filter_.name == "reward"
-    assert build_reward(judged["reward"]).name == "judge"
+    assert build_reward(judge["reward"]).name == "judge"
+    for recipe in (training, stored):
+        (filter_,) = build_filters(recipe["curate"]["filters"], tasks=lambda task_id: None, gold={})
+        assert filter_.name == "reward"
 
 
 def test_the_own_reward_runs(text: str) -> None:
