@@ -18,15 +18,17 @@ from typing import Any, NamedTuple
 
 from data import canonical
 from data.media import MediaStore
-from data.messages import Role, ToolCall, ToolStatus, Turn
+from data.messages import Role, ToolCall, Turn
 from data.tasks import Task
 from data.trajectories import Trajectory
 from pipeline.environments.agents import EchoAgent, ListedAgent, made_up_call, null_agent, prober, spammer
 from pipeline.environments.base import Environment, GoldScript, Session
 from pipeline.environments.cassette import with_cassette
 from pipeline.environments.play import play
+from pipeline.errors import EnvironmentFailure, TrajsmithError
 
 MARKER = "trajsmith-marker"
+INFRASTRUCTURE = EnvironmentFailure.exit_code
 _SHOWN_FAILURES = 3
 _MIN_SECRET_LENGTH = 12
 """Shorter private texts (ids, numbers) may stand in a prompt for good reasons."""
@@ -55,6 +57,8 @@ class Sample:
     gold: dict[str, Trajectory] = field(default_factory=dict)
     floor: set[str] = field(default_factory=set)
     """Tasks of a foreign world that an agent solves which should not: the world's own rule, printed."""
+    broken: str = ""
+    """What broke under gold, no fault of the task's; nothing is played after it."""
 
     def gold_script(self, task: Task) -> list[Turn]:
         """The turns gold said on the task, without those its prompt holds."""
@@ -90,7 +94,8 @@ async def _run_checks(sample: Sample) -> list[CheckResult]:
     for name, check in CHECKS.items():
         known = len(sample.floor)
         try:
-            problems = await check(sample)
+            is_played = name not in WITH_GOLD or len(sample.gold) == len(sample.tasks)
+            problems = await check(sample) if is_played else ["not run: gold could not be played"]
         except Exception as error:
             problems = [f"{type(error).__name__}: {error}"]
         detail, floor = _detail(problems, sample), len(sample.floor) - known
@@ -138,7 +143,12 @@ async def _distinct(sample: Sample) -> list[str]:
 async def _gold(sample: Sample) -> list[str]:
     problems = []
     for task in sample.tasks:
-        played = await play(sample.environment, task, sample.environment.gold(task), seed=sample.seed)
+        try:
+            played = await play(sample.environment, task, sample.environment.gold(task), seed=sample.seed)
+        except TrajsmithError as error:
+            if error.exit_code == INFRASTRUCTURE:
+                sample.broken = f"{type(error).__name__}: {error}"
+            raise
         sample.gold[task.task_id] = played
         if not played.success:
             problems.append(f"gold scores {_total(played)} on {task.template} {task.task_id}")
@@ -291,19 +301,10 @@ async def _repeats(sample: Sample) -> list[str]:
 
 
 async def _infra_free(sample: Sample) -> list[str]:
-    return [
-        f"{turn.result.name} of {task.template} {task.task_id}: {turn.result.text}"
-        for task in sample.tasks
-        for turn in sample.gold[task.task_id].turns
-        if turn.result is not None and turn.result.status is ToolStatus.INFRA_ERROR
-    ]
+    return [sample.broken] if sample.broken else []
 
 
-CHECKS: dict[str, Check] = {
-    "tasks are deterministic": _deterministic,
-    "tasks are distinct": _distinct,
-    "gold scores 1": _gold,
-    "no infrastructure errors": _infra_free,
+WITH_GOLD: dict[str, Check] = {
     "null agent scores 0": _null,
     "echo scores 0": _echo,
     "spammer scores 0": _spammer,
@@ -314,6 +315,14 @@ CHECKS: dict[str, Check] = {
     "sessions are isolated": _isolated,
     "snapshots are faithful": _snapshots,
     "repeated calls run once": _repeats,
+}
+"""What is played after gold, and against its dialogues."""
+CHECKS: dict[str, Check] = {
+    "tasks are deterministic": _deterministic,
+    "tasks are distinct": _distinct,
+    "gold scores 1": _gold,
+    "no infrastructure errors": _infra_free,
+    **WITH_GOLD,
 }
 """In this order: the first takes the sample, `gold scores 1` records the dialogues that later ones use."""
 

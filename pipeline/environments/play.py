@@ -6,10 +6,11 @@ failures of the world (they raise): that is the rollout loop's work.
 
 from __future__ import annotations
 
-from data.messages import Turn, tool
+from data.messages import ToolStatus, Turn, tool
 from data.tasks import Task
 from data.trajectories import EnvironmentRef, Policy, Termination, Trajectory
 from pipeline.environments.base import Environment, GoldScript, Session
+from pipeline.errors import EnvironmentFailure
 
 MAX_TURNS = 64
 
@@ -27,7 +28,10 @@ async def play(environment: Environment, task: Task, agent: GoldScript, *, seed:
 
 
 async def play_turns(session: Session, task: Task, agent: GoldScript) -> list[Turn]:
-    """The dialogue of `agent` in an open session, prompt included, at most MAX_TURNS assistant turns long."""
+    """The dialogue of `agent` in an open session, prompt included, at most MAX_TURNS assistant turns long.
+
+    Raises EnvironmentFailure where a tool breaks: what follows would be said to a world that is gone.
+    """
     turns = list(task.prompt)
     for _ in range(MAX_TURNS):
         said = agent.next_turn(turns)
@@ -35,7 +39,10 @@ async def play_turns(session: Session, task: Task, agent: GoldScript) -> list[Tu
             break
         turns.append(said)
         for call in said.tool_calls:
-            turns.append(tool(await session.call(call.name, call.parsed_arguments(), call.call_id)))
+            result = await session.call(call.name, call.parsed_arguments(), call.call_id)
+            if result.status is ToolStatus.INFRA_ERROR:
+                raise EnvironmentFailure(f"call {call.name} of task {task.task_id}: {result.text}")
+            turns.append(tool(result))
         if getattr(session, "finished", False):
             break
         if not said.tool_calls:

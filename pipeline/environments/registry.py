@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, get_type_hints
 
-from pipeline.checks.options import check_options
+from pipeline.checks.options import check_options, taken
 from pipeline.dotted import is_dotted, load_dotted, where_raised
 from pipeline.environments.base import Environment
 from pipeline.environments.blueprint_session import BlueprintEnvironment, with_blueprints
 from pipeline.environments.cassette import with_cassette
 from pipeline.environments.faults import with_faults
+from pipeline.environments.host import required
 from pipeline.errors import ConfigError, TrajsmithError
 
 ENVIRONMENTS = {
@@ -64,8 +65,11 @@ def _made(name: str, options: dict[str, Any]) -> Environment:
     if not is_dotted(path):
         raise ConfigError(f"there is no environment {name!r}; {known}")
     factory = load_dotted(path, what="environment", hint=known)
-    made_of = get_type_hints(factory).get("return") if name in ENVIRONMENTS else factory
-    check_options(made_of or factory, options, where=f"environment {name}")
+    made_of = get_type_hints(factory).get("return", factory) if name in ENVIRONMENTS else factory
+    check_options(made_of, options, where=f"environment {name}")
+    if name in ENVIRONMENTS:  # somebody's own class may fill in what its base wants
+        wanted = [key for key, one in taken(made_of).items() if one.default is one.empty]
+        required(options, *wanted, environment=name)
     try:
         environment = factory(**options)
     except TrajsmithError:

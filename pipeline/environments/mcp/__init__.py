@@ -1,14 +1,5 @@
 """Tools of an MCP server (in this process, a command, or a URL) as an environment; see `environment`."""
 
-from __future__ import annotations
+from pipeline.environments.mcp.environment import McpEnvironment, load
 
-from typing import Any
-
-from pipeline.environments.base import Environment
-
-
-def load(**options: Any) -> Environment:
-    """The MCP environment; options are those of `environment.McpEnvironment`."""
-    from pipeline.environments.mcp.environment import McpEnvironment
-
-    return McpEnvironment(**options)
+__all__ = ["McpEnvironment", "load"]

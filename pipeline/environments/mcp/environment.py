@@ -23,6 +23,7 @@ from data import canonical
 from data.media import MediaStore
 from data.messages import ToolSpec
 from data.tasks import Task
+from pipeline.checks.options import check_options
 from pipeline.dotted import load_dotted
 from pipeline.environments.host import FileHost
 from pipeline.environments.mcp.pool import Connection, Pool
@@ -148,12 +149,19 @@ class McpEnvironment(FileHost):
         )
 
 
+def load(**options: Any) -> McpEnvironment:
+    """The environment; options are those of McpEnvironment."""
+    return McpEnvironment(**options)
+
+
 def _server(options: Mapping[str, Any]) -> McpServer:
     try:
-        return McpServer(**options)
+        server = McpServer(**options)
     except TypeError as error:
         known = ", ".join(McpServer.__dataclass_fields__)
         raise ConfigError(f"MCP environment: {error}; options of a server are {known}") from error
+    check_options(McpServer, options, where="MCP server")
+    return server
 
 
 def _refuse_unknown(option: str, names: Sequence[str], said: Description) -> None:

@@ -18,7 +18,7 @@ import httpx
 from data import canonical
 from data.tasks import Task
 from pipeline.environments.documented import sources_digest
-from pipeline.environments.host import FileHost, required
+from pipeline.environments.host import FileHost
 from pipeline.environments.openapi.client import ClientPolicy, Credential, checked_base_url, credential
 from pipeline.environments.openapi.document import load_document
 from pipeline.environments.openapi.operations import Operation, read_operations, security_schemes
@@ -151,7 +151,6 @@ class OpenApiEnvironment(FileHost):
 
 def load(**options: Any) -> OpenApiEnvironment:
     """The environment; options are those of OpenApiEnvironment."""
-    required(options, "document", "tasks", environment="openapi")
     return OpenApiEnvironment(**options)
 
 
@@ -166,6 +165,8 @@ def _reset(reset: str | Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
 def _url(url: str, start: Sequence[str]) -> str:
     if not start:
         return checked_base_url(url)
+    if not any("{port}" in part for part in start):
+        raise ConfigError(f"start command {list(start)} has no {{port}}; the server must listen there")
     if url and not url.startswith("/"):
         raise ConfigError(f"url {url!r}: with `start` it is only a path such as /v1")
     return url.rstrip("/")

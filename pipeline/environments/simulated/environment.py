@@ -19,7 +19,7 @@ from pipeline.chat.base import Chat
 from pipeline.chat.load import load_chat
 from pipeline.environments.documented import DocumentedSession, sources_digest
 from pipeline.environments.guarded import JsonStateSession
-from pipeline.environments.host import FileHost, required
+from pipeline.environments.host import FileHost
 from pipeline.environments.responses import ToolResponse
 from pipeline.environments.simulated.facts import Outcome, merge_patch
 from pipeline.environments.simulated.simulator import Simulator
@@ -164,5 +164,4 @@ def state_problem(check: dict[str, Any]) -> str:
 
 def load(**options: Any) -> SimulatedEnvironment:
     """The environment; options are those of SimulatedEnvironment."""
-    required(options, "chat", "tasks", environment="simulated")
     return SimulatedEnvironment(**options)

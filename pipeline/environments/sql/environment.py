@@ -30,7 +30,7 @@ from data.messages import assistant, system, user
 from data.tasks import Budget, Task
 from data.trajectories import Trajectory
 from pipeline.environments.gold import Plan, PlannedGold, call
-from pipeline.environments.host import FileHost, required
+from pipeline.environments.host import FileHost
 from pipeline.environments.sql.database import Database, Source, SqlLimits
 from pipeline.environments.sql.duckdb_engine import DuckSource
 from pipeline.environments.sql.hard_coded import is_hard_coded
@@ -133,11 +133,13 @@ class SqlEnvironment(FileHost, ToolEnvironment):
         *,
         databases: str | Path | Mapping[str, str | Path],
         tasks: str | Path,
-        statement_limits: Mapping[str, Any] | None = None,
+        statement_limits: SqlLimits | Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(**options)
         named = databases if isinstance(databases, Mapping) else {Path(databases).stem: databases}
+        if not named:
+            raise ConfigError("databases names no file; give a path, or a mapping of names to paths")
         limits = _limits(statement_limits or {})
         sources = {name: _source(Path(path), limits) for name, path in named.items()}
         self.session = type(
@@ -161,7 +163,6 @@ class SqlEnvironment(FileHost, ToolEnvironment):
 
 def load(**options: Any) -> SqlEnvironment:
     """The environment over the user's files; options are those of SqlEnvironment."""
-    required(options, "databases", "tasks", environment="sql")
     return SqlEnvironment(**options)
 
 
@@ -176,7 +177,9 @@ def _plan(task: Task) -> Plan:
         yield assistant("DONE")
 
 
-def _limits(values: Mapping[str, Any]) -> SqlLimits:
+def _limits(values: SqlLimits | Mapping[str, Any]) -> SqlLimits:
+    if isinstance(values, SqlLimits):
+        return values
     try:
         return SqlLimits(**values)
     except TypeError as error:

@@ -11,7 +11,7 @@ from data import canonical
 from data.messages import ToolResult, Turn, assistant, user
 from data.tasks import Task
 from data.trajectories import Trajectory
-from pipeline.environments.check import CHECKS, CheckResult, check_environment
+from pipeline.environments.check import CHECKS, WITH_GOLD, CheckResult, check_environment
 from pipeline.environments.counter import CounterEnvironment, CounterSession, make_task
 from pipeline.environments.gold import PlannedGold, call
 from pipeline.environments.host import HostEnvironment
@@ -221,3 +221,31 @@ def test_what_scores_on_a_foreign_world_is_its_printed_floor(run: Run) -> None:
     assert not echoing["echo scores 0"].passed, (
         "a world is forgiven its own rules, not a judge that can be fooled"
     )
+
+
+def test_a_world_that_breaks_under_gold_is_named_once_and_asked_no_more(run: Run) -> None:
+    asked: list[str] = []
+
+    class Down(CounterSession):
+        @tool
+        def add(self, amount: int) -> str:
+            """Raise the counter."""
+            asked.append("add")
+            raise ConnectionError("nothing listens")
+
+    class LaterGold(Small):
+        session = Down
+
+        def gold(self, task: Task) -> PlannedGold:
+            def plan() -> Iterator[Turn]:
+                yield call("add", amount=1)
+                raise AssertionError("gold was asked to go on in a broken world")
+
+            return PlannedGold(plan())
+
+    results = {one.name: one for one in run(check_environment(LaterGold(), num_tasks=3, num_ids=3))}
+    assert len(asked) == 1
+    why = "tool add is broken: ConnectionError('nothing listens')"
+    assert why in results["gold scores 1"].detail and why in results["no infrastructure errors"].detail
+    rest = {one.detail for name, one in results.items() if name in WITH_GOLD}
+    assert rest == {"not run: gold could not be played"}

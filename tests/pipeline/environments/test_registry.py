@@ -34,6 +34,27 @@ def test_options_and_dotted_paths() -> None:
         ("pipeline.environments.counter:make", {}, "counter.py) has no 'make'"),
         ("counter", {"colour": 1}, "does not take these options ['colour']"),
         ("sql", {}, "environment sql needs the options databases and tasks"),
+        ("simulated", {}, "environment simulated needs the options chat and tasks"),
+        ("mcp", {}, "environment mcp needs the options tasks"),
+        ("trl_class", {"rows": "a.jsonl"}, "environment trl_class needs the options factory"),
+        ("verifiers", {}, "environment verifiers needs the options taskset"),
+        ("nemo_gym", {}, "environment nemo_gym needs the options url and rows"),
+        (
+            "mcp",
+            {"tasks": "a", "pool_size": "b"},
+            "environment mcp.pool_size: Input should be a valid",
+        ),
+        (
+            "mcp",
+            {"tasks": "a", "url": "u", "env": "KEY"},
+            "MCP server.env must be a list, each a text",
+        ),
+        ("sql", {"databases": {}, "tasks": "a"}, "databases names no file; give a path"),
+        (
+            "sql",
+            {"databases": "a", "tasks": "b", "statement_limits": {"max_rows": "x"}},
+            "environment sql.statement_limits.max_rows: Input should be a valid integer",
+        ),
         (
             "sql",
             {"databases": 3},

@@ -459,7 +459,10 @@ def test_a_server_that_does_not_start_is_told_with_its_words(run: Run) -> None:
 
     with pytest.raises(EnvironmentFailure, match=r"did not serve port \d+: no licence for seed 3"):
         run(start(sys.executable, "-S", "-c", "raise SystemExit('no licence for seed {seed}')", "{port}"))
-    with pytest.raises(ConfigError, match=r"has no \{port\}"):
-        run(start(sys.executable))
     with pytest.raises(ConfigError, match="cannot be run"):
         run(start("/no/such/program", "{port}"))
+
+
+def test_a_start_command_without_a_port_is_refused_before_any_session(make: Any) -> None:
+    with pytest.raises(ConfigError, match=r"has no \{port\}"):
+        make(url="", start=[sys.executable, "server.py"])

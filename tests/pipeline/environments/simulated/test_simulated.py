@@ -286,8 +286,6 @@ def test_wrong_options_are_told(make: Any, tmp_path: Path) -> None:
         make({"url": "http://127.0.0.1:9", "model": "m", "speed": 3})
     with pytest.raises(ConfigError, match="with one of equals, contains, absent"):
         make(chat, text="- {prompt: a, gold: [{say: b}], checks: [{state: /a}]}")
-    with pytest.raises(ConfigError, match="needs the options chat and tasks"):
-        load()
 
 
 def test_the_engine_errors_of_a_chat_keep_their_words(run: Run, make: Any) -> None:
