@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs the tests in three parts side by side, for much of a test's time is waiting: the slow ones with those on a model
-# server, of which no two may run at once; the others of tests/pipeline; all the rest, whose progress is shown. What the
-# first two printed comes at the end. Fails where one part fails. Arguments are pytest's; with any, or on one core,
-# everything runs in one process.
+# Runs the tests in three parts side by side, for much of a test's time is waiting: those on a model server, of which no
+# two may run at once; the others of tests/pipeline; all the rest, whose progress is shown. What the first two printed
+# comes at the end. Fails where one part fails. Arguments are pytest's; with any, or on one core, everything runs in one
+# process.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 python=.venv/bin/python
@@ -11,14 +11,13 @@ if (( $# > 0 || $(nproc) < 2 )); then
 fi
 logs=$(mktemp -d)
 trap 'kill $(jobs -p) 2>/dev/null; rm -rf "$logs"' EXIT
-quick="not vllm and not slow"
-"$python" -m pytest -m "vllm or slow" -p no:cacheprovider >"$logs/slow" 2>&1 &
-slow=$!
-"$python" -m pytest -m "$quick" -p no:cacheprovider tests/pipeline >"$logs/pipeline" 2>&1 &
+"$python" -m pytest -m vllm -p no:cacheprovider >"$logs/server" 2>&1 &
+server=$!
+"$python" -m pytest -m "not vllm" -p no:cacheprovider tests/pipeline >"$logs/pipeline" 2>&1 &
 pipeline=$!
 failed=0
-"$python" -m pytest -m "$quick" --ignore=tests/pipeline || failed=1
+"$python" -m pytest -m "not vllm" --ignore=tests/pipeline || failed=1
 wait "$pipeline" || failed=1
-wait "$slow" || failed=1
-cat "$logs/pipeline" "$logs/slow"
+wait "$server" || failed=1
+cat "$logs/pipeline" "$logs/server"
 exit "$failed"
