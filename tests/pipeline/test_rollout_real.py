@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from data.trajectories import Blame, Origin, SpanKind, Termination, Trajectory
+from data.trajectories import Blame, Origin, SpanKind, Trajectory
 from pipeline.engines.base import Sampling
 from pipeline.engines.vllm import VllmEngine
 from pipeline.renderers.load import load_renderer
@@ -18,18 +18,22 @@ from tests.pipeline.rollout_world import World, make_task
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
 
-QUESTIONS = [
-    f"Tell me one thing about the city of {name}." for name in ("Rome", "Oslo", "Lima", "Cairo", "Paris")
-]
-SUMMARY = SummaryFormat(max_tokens=96, trained=True)
-SETTINGS = RolloutSettings(max_context_tokens=560, context_policy=ContextPolicy.SUMMARISE, summary=SUMMARY)
+STORY = "I am writing a letter to my aunt, who likes to travel and reads every word that I send to her. " * 4
+CITIES = ("Rome", "Oslo", "Lima", "Cairo", "Paris")
+QUESTIONS = [f"{STORY}Tell me the name of one sight in {name}, in three words." for name in CITIES]
+"""Long, so that the window fills whatever is replied."""
+ROLLOUTS = 36
+"""About one in five of this model's gets as far as a second segment."""
+SUMMARY = SummaryFormat(max_tokens=160, trained=True)
+SETTINGS = RolloutSettings(max_context_tokens=880, context_policy=ContextPolicy.SUMMARISE, summary=SUMMARY)
 
 
 def test_a_real_model_sums_up_and_goes_on(vllm_server: ModelServer) -> None:
     renderer = load_renderer(fetch_smollm2())
-    sampling = Sampling(temperature=1.0, max_tokens=64, stop_token_ids=renderer.stop_token_ids)
+    sampling = Sampling(temperature=1.0, max_tokens=160, stop_token_ids=renderer.stop_token_ids)
     jobs = [
-        Job(make_task(f"Hello number {n}.", private={"users": QUESTIONS}), rollout_index=n) for n in range(6)
+        Job(make_task(f"Hello number {n}.", private={"users": QUESTIONS}), rollout_index=n)
+        for n in range(ROLLOUTS)
     ]
 
     async def run() -> tuple[list[Trajectory], list[float]]:
@@ -61,7 +65,7 @@ def test_a_real_model_sums_up_and_goes_on(vllm_server: ModelServer) -> None:
             summary = renderer.decode(before.token_ids[last.start : last.end - 1])
             assert summary.strip() in renderer.decode(after.token_ids)
     long = max(made, key=lambda row: len(row.segments))
-    assert len(long.segments) > 1 and long.termination in set(Termination)
+    assert len(long.segments) > 1
     assert _gap(long, scores) < 0.05
 
 
