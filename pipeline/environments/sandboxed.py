@@ -13,16 +13,20 @@ from typing import Any
 
 from data import canonical
 from pipeline.sandbox.base import Execution, Limits, Outcome, Program, Sandbox
-from pipeline.sandbox.load import load_sandbox
+from pipeline.sandbox.load import SandboxChoice, load_sandbox, parted_choice
 
 _CLOCKED = (Outcome.TIMEOUT, Outcome.OUT_OF_MEMORY)
 
 
 class SandboxRunner:
-    """A sandbox by name (see `load_sandbox`), with at most `size` outcomes remembered."""
+    """A sandbox by name, or `{name: ..., options}` (see `load_sandbox`); at most `size` outcomes are kept.
 
-    def __init__(self, name: str = "bubblewrap", *, size: int = 4096) -> None:
-        self.name, self.size = name, size
+    Raises ConfigError for a sandbox that there is not; whether it works here is seen at the first run.
+    """
+
+    def __init__(self, sandbox: SandboxChoice = "bubblewrap", *, size: int = 4096) -> None:
+        self.name, self._options = parted_choice(sandbox)
+        self.size = size
         self.num_runs = 0
         """Programs that were really run."""
         self._sandbox: Sandbox | None = None
@@ -41,7 +45,7 @@ class SandboxRunner:
             self._known.move_to_end(key)
             return known
         if self._sandbox is None:
-            self._sandbox = load_sandbox(self.name)
+            self._sandbox = load_sandbox(self.name, **self._options)
         self.num_runs += 1
         execution = await self._sandbox.run(program, limits)
         if execution.outcome not in _CLOCKED:

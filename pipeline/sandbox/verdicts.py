@@ -21,10 +21,11 @@ _SPACE = " \t\r\n\v\f"
 def checked(program: Program, language: Language, limits: Limits) -> dict[str, bytes]:
     """Every file to write, the source among them.
 
-    Raises ConfigError for limits that limit nothing, for arguments and paths that no program can be given,
-    for a path that leaves the working directory and for files beyond the disk limit.
+    Raises ConfigError for limits that limit nothing, for contents, arguments and paths that no program can be
+    given, for a path that leaves the working directory and for files beyond the disk limit.
     """
     _check_limits(limits)
+    _check_types(program)
     for word in program.args:
         if "\0" in word or not _encodable(word):
             raise ConfigError(f"argument {word[:200]!r} of a program; allowed: text without null characters")
@@ -47,11 +48,23 @@ def checked(program: Program, language: Language, limits: Limits) -> dict[str, b
     return files
 
 
+def _check_types(program: Program) -> None:
+    texts = {"code": program.code, "stdin": program.stdin, "expected": program.expected or ""}
+    texts |= {f"args[{at}]": word for at, word in enumerate(program.args)}
+    texts |= {f"a file name {name!r:.200}": name for name in (*program.files, *program.collect)}
+    for name, value in texts.items():
+        if not isinstance(value, str):
+            raise ConfigError(f"{name} of a program is {value!r:.200}; allowed: a text")
+    for name, content in program.files.items():
+        if not isinstance(content, bytes):
+            raise ConfigError(f"file {name!r:.200} of a program is {content!r:.200}; allowed: bytes")
+
+
 def _check_limits(limits: Limits) -> None:
     least = {"seconds": 0.001, "memory_mib": 1, "processes": 1, "output_bytes": 0, "disk_mib": 1}
     for name, lowest in least.items():
         value = getattr(limits, name)
-        if not lowest <= value <= _MOST:
+        if not isinstance(value, int | float) or not lowest <= value <= _MOST:
             raise ConfigError(f"limit {name}={value!r}; allowed: {lowest} to {_MOST:,}")
 
 

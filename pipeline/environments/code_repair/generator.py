@@ -35,6 +35,7 @@ from pipeline.environments.splits import UNSEEN as UNSEEN_SPLIT
 from pipeline.environments.toolkit import ToolEnvironment, ToolSession
 from pipeline.environments.tools import ToolLimits
 from pipeline.errors import ConfigError
+from pipeline.sandbox.load import SandboxChoice
 
 SYSTEM = "Fix the code with the tools. Hidden tests decide. End with finish."
 _ASKED = {
@@ -49,7 +50,8 @@ _STRIDE = 7
 
 
 class CodeRepair(ToolEnvironment):
-    """`levels`: only these (see `Level`); `bugs`: 1, 2 or both; `sandbox`: what runs the code, by name.
+    """`levels`: only these (see `Level`); `bugs`: 1, 2 or both; `sandbox`: what runs the code, a name or
+    `{name: remote, url: ...}`.
 
     `levels` and `bugs` choose among tasks and change none.
     """
@@ -63,7 +65,7 @@ class CodeRepair(ToolEnvironment):
         *,
         levels: Sequence[str] = tuple(Level),
         bugs: Sequence[int] = (1, 2),
-        sandbox: str = "bubblewrap",
+        sandbox: SandboxChoice = "bubblewrap",
         limits: ToolLimits | None = None,
     ) -> None:
         super().__init__(limits=limits or ToolLimits(max_tool_response_length=4000))

@@ -27,6 +27,7 @@ from pipeline.environments.templated import TemplatedEnvironment
 from pipeline.environments.toolkit import ToolSession
 from pipeline.errors import ConfigError
 from pipeline.rollout_settings import InlineFormat
+from pipeline.sandbox.load import SandboxChoice
 
 TEMPLATES = {template.name: template for template in (*NUMBERS, *COUNTING)}
 INLINE = InlineFormat(
@@ -60,7 +61,10 @@ _SYSTEM = {
 
 
 class PythonMath(TemplatedEnvironment[Template]):
-    """`templates`: only these (names of TEMPLATES); `protocol`: chat or inline; `sandbox`: by name."""
+    """`templates`: only these (names of TEMPLATES); `protocol`: chat or inline.
+
+    `sandbox`: what runs the code, a name or `{name: remote, url: ...}`.
+    """
 
     name = "python_math"
     session = MathSession
@@ -71,7 +75,7 @@ class PythonMath(TemplatedEnvironment[Template]):
         *,
         templates: Sequence[str] | None = None,
         protocol: str = "chat",
-        sandbox: str = "bubblewrap",
+        sandbox: SandboxChoice = "bubblewrap",
         **options: Any,
     ) -> None:
         super().__init__(templates=templates, **options)

@@ -43,6 +43,7 @@ from pipeline.environments.sandboxed import SandboxRunner
 from pipeline.environments.toolkit import source_digest
 from pipeline.environments.tools import ToolLimits, tool_limits
 from pipeline.errors import ConfigError
+from pipeline.sandbox.load import SandboxChoice
 
 NUM_TASKS = {"train": 12_000, "dev": 600, "heldout": 1_200, "heldout_unseen": 600}
 PER_WORLD = 50
@@ -63,13 +64,14 @@ class QuestionDagWorld(HostEnvironment):
         subjects: Sequence[str] = tuple(SUBJECTS),
         irrelevant: int = 1,
         embedder: str = "",
-        sandbox: str = "bubblewrap",
+        sandbox: SandboxChoice = "bubblewrap",
         limits: ToolLimits | Mapping[str, Any] | None = None,
     ) -> None:
         """`items`: a JSONL file of items instead of our own questions. `hops`: numbers of sub-questions.
 
         `irrelevant`: distractors of each band. `embedder`: dotted path of a function from texts to rows of
-        numbers; default lexical. `sandbox`: by name, of the tools that items bring.
+        numbers; default lexical. `sandbox`: of the tools that items bring, a name or
+        `{name: remote, url: ...}`.
         """
         if not hops or not set(hops) <= set(HOPS):
             raise ConfigError(f"question_dag hops are {HOPS}, got {list(hops)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,6 @@ from data.messages import Role, ToolStatus, assistant
 from data.tasks import Task
 from data.trajectories import Termination
 from pipeline.engines.base import Sampling
-from pipeline.environments.agents import ListedAgent
 from pipeline.environments.code_repair import CodeRepair, load
 from pipeline.environments.code_repair.generator import make_task
 from pipeline.environments.code_repair.harness import MAX_TEXT
@@ -19,7 +19,6 @@ from pipeline.environments.code_repair.programs import SEEN
 from pipeline.environments.code_repair.session import MILESTONES, TESTS, RepairSession
 from pipeline.environments.code_repair.workspace import Level
 from pipeline.environments.gold import call
-from pipeline.environments.play import play
 from pipeline.errors import ConfigError, JudgeError
 from pipeline.renderers.chatml import ChatMLRenderer
 from pipeline.rollout import RolloutSettings, rollout
@@ -204,10 +203,17 @@ def test_the_same_run_is_made_once(run: Run, repair_world: CodeRepair) -> None:
     assert repair_world.runner.num_runs == before
 
 
-def test_the_sandbox_is_chosen_by_name(run: Run) -> None:
-    environment = load(sandbox="nowhere")
-    with pytest.raises(ConfigError, match="nowhere"):
-        run(play(environment, broken(), ListedAgent([call("finish")])))
+@pytest.mark.parametrize(
+    ("sandbox", "message"),
+    [
+        ("nowhere", "unknown sandbox 'nowhere'"),
+        ({"name": "remote"}, "sandbox remote needs url"),
+        ({"name": "remote", "url": "http://127.0.0.1:9", "speed": 1}, "sandbox remote has no option speed"),
+    ],
+)
+def test_the_sandbox_is_chosen_before_any_session(sandbox: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load(sandbox=sandbox)
 
 
 def test_finish_ends_a_rollout_without_another_turn(

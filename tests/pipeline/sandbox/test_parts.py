@@ -13,7 +13,7 @@ import pytest
 from pipeline.errors import ConfigError
 from pipeline.sandbox import cgroups, seccomp
 from pipeline.sandbox.base import Limits, Outcome, Program
-from pipeline.sandbox.load import SANDBOXES, load_sandbox
+from pipeline.sandbox.load import SANDBOXES, load_sandbox, parted_choice
 from pipeline.sandbox.toolchains import find_language
 from pipeline.sandbox.verdicts import checked, same_output
 from tests.pipeline.sandbox.conftest import run
@@ -224,6 +224,10 @@ def test_limits_that_limit_nothing_are_refused(limits: dict[str, Any]) -> None:
         (Program("", files={f"{n}": b"x" for n in range(8_193)}), "disk_mib"),
         (Program("", args=("a\0b",)), "argument"),
         (Program("", args=("\ud800",)), "argument"),
+        (Program(3), "code of a program is 3; allowed: a text"),  # type: ignore[arg-type]
+        (Program("", stdin=b"1"), "stdin of a program is b'1'; allowed: a text"),  # type: ignore[arg-type]
+        (Program("", files={"a": "x"}), "file 'a' of a program is 'x'; allowed: bytes"),  # type: ignore[dict-item]
+        (Program("", files={3: b""}), "a file name 3 of a program is 3"),  # type: ignore[dict-item]
     ],
 )
 def test_what_no_program_can_be_given_is_refused(program: Program, message: str) -> None:
@@ -238,6 +242,34 @@ def test_unsafe_warns_and_only_by_name() -> None:
     asyncio.run(sandbox.close())
     with pytest.raises(ConfigError, match=f"unknown sandbox 'none'; known: {', '.join(SANDBOXES)}"):
         load_sandbox("none")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        (
+            "bubblewrap",
+            {"colour": 1},
+            "sandbox bubblewrap has no option colour; its options are warm",
+        ),
+        ("remote", {}, "sandbox remote needs url; its options are url, concurrency"),
+        ("bubblewrap", {"cores": "a"}, "sandbox bubblewrap.cores"),
+        ("bubblewrap", {"cores": 0}, "sandbox bubblewrap.cores must be at least 0.01, got 0"),
+        ("unsafe", {"parallel": -1}, "sandbox unsafe.parallel must be at least 1, got -1"),
+        ("bubblewrap", {"python_paths": "/tmp"}, "python_paths must be a list, each a text"),
+        ("docker", {"url": 3}, "sandbox docker.url"),
+    ],
+)
+def test_wrong_options_of_a_sandbox_are_named(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_sandbox(name, **options)
+    with pytest.raises(ConfigError, match=message):
+        parted_choice({"name": name, **options})
+
+
+def test_a_limit_that_is_no_number_is_refused() -> None:
+    with pytest.raises(ConfigError, match="limit seconds='3'"):
+        checked(Program(""), find_language("python"), Limits(seconds="3"))  # type: ignore[arg-type]
 
 
 def test_unsafe_outcomes() -> None:

@@ -12,6 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
+from pipeline.environments.play import play
+from pipeline.environments.python_math.generator import PythonMath
 from pipeline.errors import ConfigError, EnvironmentFailure
 from pipeline.sandbox.base import Execution, Limits, Outcome, Program, Sandbox
 from pipeline.sandbox.load import load_sandbox
@@ -63,6 +65,19 @@ def test_the_outcome_survives_the_wire(
     there, here = run(remote, program, limits), run(bubblewrap, program, limits)
     assert there.outcome is here.outcome is outcome
     assert (there.stdout, there.exit_code) == (here.stdout, here.exit_code)
+
+
+def test_a_world_runs_its_code_remotely(bubblewrap: Sandbox) -> None:
+    async def play_one(url: str) -> bool:
+        world = PythonMath(sandbox={"name": "remote", "url": url})
+        task = next(world.tasks("train"))
+        try:
+            return (await play(world, task, world.gold(task))).success
+        finally:
+            await world.runner.close()
+
+    with serving(RunCodeServer(("127.0.0.1", 0), bubblewrap)) as url:
+        assert asyncio.run(play_one(url))
 
 
 def test_files_go_there_and_come_back(remote: Sandbox) -> None:
