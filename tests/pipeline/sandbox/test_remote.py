@@ -72,7 +72,7 @@ def test_a_world_runs_its_code_remotely(bubblewrap: Sandbox) -> None:
         world = PythonMath(sandbox={"name": "remote", "url": url})
         task = next(world.tasks("train"))
         try:
-            return (await play(world, task, world.gold(task))).success
+            return bool((await play(world, task, world.gold(task))).success)
         finally:
             await world.runner.close()
 
