@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from data.tasks import Budget
 from data.trajectories import Blame, Origin, SpanKind, Trajectory
 from pipeline.engines.base import Sampling
 from pipeline.engines.vllm import VllmEngine
@@ -22,6 +23,7 @@ STORY = "I am writing a letter to my aunt, who likes to travel and reads every w
 CITIES = ("Rome", "Oslo", "Lima", "Cairo", "Paris")
 QUESTIONS = [f"{STORY}Tell me the name of one sight in {name}, in three words." for name in CITIES]
 """Long, so that the window fills whatever is replied."""
+BUDGET = Budget(max_turns=8, max_tokens=4000, max_seconds=300)
 ROLLOUTS = 36
 """About one in five of this model's gets as far as a second segment."""
 SUMMARY = SummaryFormat(max_tokens=160, trained=True)
@@ -32,7 +34,7 @@ def test_a_real_model_sums_up_and_goes_on(vllm_server: ModelServer) -> None:
     renderer = load_renderer(fetch_smollm2())
     sampling = Sampling(temperature=1.0, max_tokens=160, stop_token_ids=renderer.stop_token_ids)
     jobs = [
-        Job(make_task(f"Hello number {n}.", private={"users": QUESTIONS}), rollout_index=n)
+        Job(make_task(f"Hello number {n}.", private={"users": QUESTIONS}, budget=BUDGET), rollout_index=n)
         for n in range(ROLLOUTS)
     ]
 
@@ -54,7 +56,7 @@ def test_a_real_model_sums_up_and_goes_on(vllm_server: ModelServer) -> None:
             await engine.close()
 
     made, scores = asyncio.run(run())
-    assert all(row.blame is not Blame.INFRASTRUCTURE for row in made)
+    assert not [row.error for row in made if row.blame is Blame.INFRASTRUCTURE]
     summed = [row for row in made if row.summaries]
     assert summed, [(row.termination, row.error) for row in made]
     audit(summed, stop_token_ids=renderer.stop_token_ids, allow_cut_off=True).refuse()
