@@ -1,8 +1,9 @@
 """Keeps trajectories that a reward of your choice scores at least `threshold`, and stores its parts.
 
 Reasons: `ok`, `low_reward`, `no_reward` (an episode that says nothing of the policy) and `judge_failed`,
-which is never a low reward. The score is the reward's total. The record leaves with the parts of the reward
-beside the verified total, which stays as it is. Not covered: rewards that compare the rollouts of a group.
+which is never a low reward; where most judgements fail, the run stops. The score is the reward's total. The
+record leaves with the parts of the reward beside the verified total, which stays as it is. Not covered:
+rewards that compare the rollouts of a group.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ from data.errors import ConfigError
 from data.tasks import Task
 from data.trajectories import RewardBy, Trajectory
 from filters.base import Judged, Judgement, in_batches, judged
+from pipeline.errors import JudgeError
 from pipeline.rewards import build_reward
 from pipeline.rewards.base import GoldCalls, Score, chosen_total, scored, with_score
 
 TaskLookup = Callable[[str], Task | None]
 """Task id to the task; None where it is not known."""
+MAX_FAILED_SHARE = 0.5
+"""Share of failed judgements, of all so far, above which a run stops instead of rejecting what is left."""
 _BATCH = 32
 """Trajectories that are judged at a time."""
 
@@ -49,6 +53,7 @@ class Rewarded:
             )
         self._judged: dict[str, Score] = {}
         """What judges said, by trajectory: a chain may read the pool again, and they are asked once."""
+        self._num_scored = self._num_failed = 0
 
     def __call__(self, trajectories: Iterable[Trajectory]) -> Iterator[Judged]:
         """Score a stream in batches."""
@@ -71,8 +76,19 @@ class Rewarded:
 
     async def _scored(self, batch: list[Trajectory]) -> list[Trajectory]:
         scores = await asyncio.gather(*(self._score(item) for item in batch))
+        self._refuse_failures([score for item, score in zip(batch, scores, strict=True) if item.reward])
         name, by = self.reward.name, self.reward.by
         return [with_score(item, name, score, by=by) for item, score in zip(batch, scores, strict=True)]
+
+    def _refuse_failures(self, scores: list[Score]) -> None:
+        """JudgeError where most judgements so far failed."""
+        failed = [score for score in scores if score.total is None]
+        self._num_scored, self._num_failed = self._num_scored + len(scores), self._num_failed + len(failed)
+        if failed and self._num_failed > MAX_FAILED_SHARE * self._num_scored:
+            raise JudgeError(
+                f"{self._num_failed} of {self._num_scored} judgements of reward {self.reward.name} failed; "
+                f"the last: {failed[-1].error}"
+            )
 
     async def _score(self, trajectory: Trajectory) -> Score:
         known = self._judged.get(trajectory.trajectory_id)

@@ -126,6 +126,8 @@ class HttpPool:
         self._homes: collections.OrderedDict[str, Server] = collections.OrderedDict()
         self._waiters: collections.deque[asyncio.Future[None]] = collections.deque()
         self._last_success = float("-inf")
+        self._last_failure: tuple[_Failure, str] | None = None
+        """What went wrong last, and what had been asked."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._client: httpx.AsyncClient | None = None
 
@@ -146,7 +148,7 @@ class HttpPool:
         """
         started, tries = self._clock(), collections.Counter[FailureKind]()
         while True:
-            chosen = await self._acquire(affinity, server)
+            chosen = await self._acquire(affinity, server, started)
             sent = self._clock()
             try:
                 answer = validate(await self._send(chosen, method, path, body))
@@ -162,7 +164,8 @@ class HttpPool:
                 self._wake()
             self._failed(chosen, failure, sent)
             tries[failure.kind] += 1
-            self._give_up(failure, tries, started, f"{method} {chosen.url}{path}")
+            self._last_failure = failure, f"{method} {chosen.url}{path}"
+            self._give_up(tries, started)
             if failure.kind is FailureKind.BROKEN:
                 await self._sleep(self._jitter(tries[failure.kind]))
 
@@ -214,13 +217,18 @@ class HttpPool:
             )
         return self._client
 
-    async def _acquire(self, affinity: str, fixed: Server | None) -> Server:
-        """A server with one more request counted on it. A fixed one is not waited for beyond its pause."""
+    async def _acquire(self, affinity: str, fixed: Server | None, started: float) -> Server:
+        """A server with one more request counted on it. A fixed one is not waited for beyond its pause.
+
+        Raises EngineError for a request that waited through everybody's patience: else those in a dead
+        server's queue would find out one by one, each after a pause.
+        """
         try:
             while True:
                 server = fixed or self._choose(affinity)
                 pause = server.paused_until - self._clock()
                 if pause > 0:
+                    self._refuse_silence(started)
                     await self._sleep(pause)
                 elif fixed or server.free:
                     server.in_flight += 1
@@ -229,7 +237,7 @@ class HttpPool:
                     waiter = asyncio.get_running_loop().create_future()
                     self._waiters.append(waiter)
                     await waiter
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, EngineError):
             # It may have been woken for a place that another request can take.
             self._wake()
             raise
@@ -291,9 +299,9 @@ class HttpPool:
             if failure.retry_after is not None:
                 self._last_success = max(self._last_success, now + failure.retry_after)
 
-    def _give_up(
-        self, failure: _Failure, tries: collections.Counter[FailureKind], started: float, what: str
-    ) -> None:
+    def _give_up(self, tries: collections.Counter[FailureKind], started: float) -> None:
+        assert self._last_failure is not None
+        failure, what = self._last_failure
         if failure.kind is FailureKind.PROTOCOL and tries[failure.kind] >= 2:
             raise EngineProtocolError(f"{what}: {failure}") from failure
         if failure.kind is FailureKind.REFUSED:
@@ -302,9 +310,16 @@ class HttpPool:
             raise EngineError(
                 f"{what} failed {tries[FailureKind.BROKEN]} times, last: {failure}"
             ) from failure
+        self._refuse_silence(started)
+
+    def _refuse_silence(self, started: float) -> None:
+        """EngineError for a request from `started` where nothing succeeded for longer than the patience."""
+        if self._last_failure is None:
+            return
         quiet = self._clock() - max(started, self._last_success)
         patience = self.policy.patience if self._was_reached() else self.policy.first_patience
         if quiet > min(patience, self.policy.patience):
+            failure, what = self._last_failure
             raise EngineError(
                 f"{what}: nothing succeeded for {quiet:.0f} s, last: {failure}; is the server up? "
                 f"(patience is {min(patience, self.policy.patience):.0f} s)"

@@ -19,8 +19,11 @@ from pipeline.memory.entries import Kind
 from pipeline.rollout_settings import ContextPolicy
 
 _HOW_SERVED = ("url", "max_in_flight", "server_args", "kv_cache_gib", "patience_seconds", "group_seconds")
-VOLATILE = ("description", *(f"policy.{key}" for key in _HOW_SERVED))
-"""Keys that may change between two runs of one directory without making a finished stage new."""
+VOLATILE = ("description", "curate", *(f"policy.{key}" for key in _HOW_SERVED))
+"""Keys that may change between two runs of one directory without making a finished stage new.
+
+Curation is made anew each time it is asked for and plays nothing, so other filters are no other run.
+"""
 
 
 GROWING = ("synth.*.tasks", "synth.*.options.k", "evaluate.tasks", "loop.rounds", "loop.tokens")

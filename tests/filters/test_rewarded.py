@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from data.errors import ConfigError
 from data.trajectories import RewardBy, Trajectory
 from data.verdicts import Verdict
 from filters import build_filters
 from filters.base import ItemFilter, Judgement, run_filters
 from filters.rewarded import Rewarded
+from pipeline.errors import ConfigError, JudgeError
 from pipeline.rewards.base import Score, chosen_total
 from tests.pipeline.rewards.samples import episode, task
 from tests.samples import call
@@ -68,6 +68,17 @@ def test_a_failed_judge_is_no_low_reward_and_judges_are_asked_once(monkeypatch: 
     assert [verdict.reason for verdict in verdicts] == ["ok", "judge_failed", "ok"] and judge.asked == 3
     assert [chosen_total(item, "fake") for item in kept] == [0.25, 0.25]
     assert [item.verdict.reason for item in again] == ["ok", "judge_failed", "ok"]
+
+
+def test_where_most_judgements_fail_the_run_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    judge = FakeJudge()
+    monkeypatch.setattr("filters.rewarded.build_reward", lambda row, gold: judge)
+    filter_ = Rewarded(tasks=TASKS.get, reward={"name": "fake"}, threshold=0.2)
+    pool = [of_task(episode(ROME, index=index)) for index in (1, 0)] * 20
+    assert len(list(filter_(pool))) == 40, "half of them is not most"
+    filter_ = Rewarded(tasks=TASKS.get, reward={"name": "fake"}, threshold=0.2)
+    with pytest.raises(JudgeError, match="2 of 3 judgements of reward fake failed; the last: JudgeError: no"):
+        list(filter_([of_task(episode(ROME, index=index)) for index in (1, 1, 0)]))
 
 
 async def _inside_a_loop(filter_: Any, pool: list[Trajectory]) -> list[Any]:

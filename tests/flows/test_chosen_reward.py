@@ -53,6 +53,21 @@ def test_curation_keeps_by_a_reward_that_compares_with_gold(tokenizer: Path, wor
     assert all(chosen_total(row, "call_match") == 1.0 and row.success for row in kept)
 
 
+def test_other_filters_over_the_same_run_play_nothing_again(tokenizer: Path, workplace: Path) -> None:
+    path = write_recipe(workplace, recipe(tokenizer))
+    assert trajsmith("synth", path).code == 0
+    with Store.open(Path("runs/small")) as store:
+        before = store.digest("trajectories")
+    for name in ("call_f1", "call_match"):
+        filters = [{"name": "reward", "threshold": 0.01, "reward": {"name": name}}]
+        done = trajsmith("curate", write_recipe(workplace, recipe(tokenizer, curate={"filters": filters})))
+        assert done.code == 0, done.err
+        with Store.open(Path("runs/small")) as store:
+            kept = list(store.read_curated())
+            assert kept and all(chosen_total(row, name) is not None for row in kept)
+            assert store.digest("trajectories") == before
+
+
 def test_a_wrong_reward_is_refused_before_any_episode(tokenizer: Path, workplace: Path) -> None:
     path = write_recipe(workplace, recipe(tokenizer, grpo={"reward": {"name": "tool_costs"}}))
     done = trajsmith("eval", path)

@@ -97,6 +97,15 @@ def test_a_server_that_was_never_reached_is_given_up_soon() -> None:
     assert clock.now - 1000.0 > 120.0, "a server that answered before may come back"
 
 
+def test_those_in_a_dead_servers_queue_are_given_up_together() -> None:
+    with ScriptedServer(lambda _: OK) as server:
+        url = server.url
+    clock = FakeClock()
+    errors = ask(pool_of(url, clock=clock), 100)
+    assert all(isinstance(error, EngineError) and "patience is 10 s" in str(error) for error in errors)
+    assert clock.now - 1000.0 < 60.0, "not one after the other, each after a pause"
+
+
 def test_a_wrong_request_is_refused_at_once() -> None:
     with ScriptedServer(lambda _: Reply({"message": "too long"}, status=400)) as server:
         [error] = ask(pool_of(server.url))
