@@ -12,7 +12,7 @@ from typing import Any
 
 from pipeline.chat.base import Chat
 from pipeline.chat.core import ChatBudget
-from pipeline.checks.options import check_options
+from pipeline.checks.options import check_options, check_variable
 from pipeline.dotted import load_dotted
 from pipeline.errors import ConfigError
 
@@ -28,6 +28,8 @@ def check_chat(settings: Mapping[str, Any], *, where: str) -> None:
         wrong = f"unknown {', '.join(unknown)}" if unknown else f"missing {', '.join(missing)}"
         raise ConfigError(f"{where}: {wrong}; a chat is set by {', '.join(_ALLOWED)}")
     check_options(_settings, settings, where=where)
+    if settings.get("api_key_env"):
+        check_variable(settings["api_key_env"], where=f"{where}.api_key_env")
     if not settings["url"].startswith(("http://", "https://")):
         raise ConfigError(f"{where}.url must start with http:// or https://, got {settings['url']!r}")
     if not isinstance(settings.get("params") or {}, Mapping):

@@ -17,6 +17,7 @@ import httpx
 from data import canonical
 from data.messages import ParseStatus, Role, ToolCall, ToolSpec, Turn, text_parts
 from pipeline.chat.core import CachedChat, ChatBudget
+from pipeline.checks.options import check_variable
 from pipeline.errors import ConfigError, EngineProtocolError
 from pipeline.http import HttpPolicy, HttpPool, RequestRefusedError
 
@@ -129,6 +130,7 @@ def _message(turn: Turn) -> dict[str, Any]:
 
 
 def _api_key(variable: str) -> str:
+    check_variable(variable, where="api_key_env")
     key = os.environ.get(variable, "")
     if not key:
         raise ConfigError(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 import types
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import is_dataclass
@@ -21,6 +22,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from data.errors import ConfigError
 
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SIMPLE = {int, float, str, bool, type(None)}
 _STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 _PLAIN = (str, int, float, bool, type(None), list, tuple, dict)
@@ -43,6 +45,15 @@ def check_options(taker: Callable[..., Any], options: Mapping[str, Any], *, wher
             _check_simple(annotation, value, where=f"{where}.{name}")
         elif not _fits(annotation, value):
             raise ConfigError(f"{where}.{name} must be {_described(annotation)}; got {value!r:.200}")
+
+
+def check_variable(name: str, *, where: str) -> None:
+    """ConfigError where `name` can be no environment variable's: as it may be the secret itself, unshown."""
+    if not _VARIABLE.fullmatch(name):
+        raise ConfigError(
+            f"{where} takes the NAME of an environment variable (letters, digits and _), never a value; what "
+            "was given is not shown, as it may be a secret"
+        )
 
 
 def check_least(holder: object, least: Mapping[str, float]) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from data import canonical
 from data.files import disk_errors
 from data.messages import ToolResult
+from pipeline.checks.options import check_variable
 from pipeline.errors import ConfigError
 
 SCRUBBED = "***"
@@ -45,6 +46,8 @@ class Cassette:
         self.path, self.mode = path, mode
         self._names = {name.lower() for name in scrub}
         self._env = tuple(scrub_env)
+        for name in self._env:
+            check_variable(name, where="each of the cassette's scrub_env")
         self._answers: dict[Key, ToolResult] = {}
         if path.exists():
             self._load()

@@ -260,8 +260,10 @@ class DockerSandbox:
 
 
 def _connect(url: str, parallel: int) -> Any:
-    if not url.startswith(("unix://", "tcp://", "http://")):
-        raise ConfigError(f"docker daemon at {url!r}; allowed: unix://PATH, or tcp://HOST:PORT without TLS")
+    if "@" in url or not url.startswith(("unix://", "tcp://", "http://")):
+        raise ConfigError(
+            f"docker daemon at {url.split('@')[-1]!r}; allowed: unix://PATH, or tcp://HOST:PORT without TLS"
+        )
     try:
         import docker
         from docker.errors import DockerException

@@ -20,13 +20,13 @@ import keyword
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, TypeVar
 
 from data import canonical
 from data.messages import Role, ToolCall, ToolSpec, ToolStatus, Turn, assistant
 from data.messages import tool as tool_turn
 from data.tasks import Task
+from pipeline.environments.adapters.rows import first_tasks
 from pipeline.environments.base import Environment, Session
 from pipeline.environments.play import make_trajectory
 from pipeline.errors import ConfigError, TrajsmithError
@@ -57,7 +57,7 @@ class TrlEnvironment:
 
 def as_trl(environment: Environment, *, split: str, tasks: int, seed: int = 0) -> TrlEnvironment:
     """The first `tasks` tasks of `split`. ConfigError where a tool's name cannot be a method's."""
-    chosen = {task.task_id: task for task in islice(environment.tasks(split), tasks)}
+    chosen = {task.task_id: task for task in first_tasks(environment, split, tasks)}
     loop = _Loop()
     tools: dict[str, ToolSpec] = {}
     for task in chosen.values():

@@ -18,13 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from data.tasks import Task
 from data.trajectories import SpanKind, Termination, Trajectory
 from pipeline.engines.base import Completion, FinishReason, Sampling
+from pipeline.environments.adapters.rows import first_tasks
 from pipeline.environments.base import Environment
 from pipeline.errors import ConfigError, EngineProtocolError, EnvironmentFailure, MissingExtraError
 from pipeline.renderers.base import Renderer
@@ -94,7 +94,7 @@ def agent_loop(
         raise MissingExtraError(
             f"verl is not installed ({error}); follow its own installation guide, it needs a GPU stack"
         ) from error
-    known = {task.task_id: task for task in islice(environment.tasks(split), tasks)}
+    known = {task.task_id: task for task in first_tasks(environment, split, tasks)}
     renderer = load_renderer(model_dir)
 
     async def run(self: Any, sampling_params: Mapping[str, Any], **row: Any) -> Any:
@@ -127,7 +127,7 @@ def verl_rows(environment: Environment, *, split: str, tasks: int, agent_name: s
             "data_source": environment.name,
             "reward_model": {"style": "rule", "ground_truth": ""},
         }
-        for task in islice(environment.tasks(split), tasks)
+        for task in first_tasks(environment, split, tasks)
     ]
 
 

@@ -7,13 +7,15 @@ Not covered: what the other columns mean; each adapter says that.
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from data.messages import Turn, assistant, system, user
 from data.tasks import Task
+from pipeline.environments.base import Environment
 from pipeline.environments.gold import Plan, PlannedGold, call
 from pipeline.errors import ConfigError
 
@@ -25,6 +27,13 @@ _SPEAKERS: dict[str, Callable[[str], Turn]] = {
     "user": user,
     "assistant": assistant,
 }
+
+
+def first_tasks(environment: Environment, split: str, number: int) -> Iterator[Task]:
+    """The first `number` tasks of a split. ConfigError where that is no number of tasks."""
+    if not isinstance(number, int) or number < 1:
+        raise ConfigError(f"tasks must be a whole number of at least 1, got {number!r}")
+    return itertools.islice(environment.tasks(split), number)
 
 
 def read_rows(path: Path, *, check: Callable[[Row], object]) -> list[Row]:

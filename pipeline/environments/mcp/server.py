@@ -17,6 +17,7 @@ from typing import Any
 
 from data import canonical
 from data.messages import ToolSpec
+from pipeline.checks.options import check_variable
 from pipeline.dotted import load_dotted
 from pipeline.environments.mcp.stdio import stdio_transport
 from pipeline.environments.schemas import compact
@@ -148,6 +149,7 @@ async def describe(client: Any) -> Description:
 
 
 def _variable(name: str) -> str:
+    check_variable(name, where="MCP server: each of env, and each value of headers,")
     value = os.environ.get(name)
     if value is None:
         raise ConfigError(f"environment variable {name} is not set; the MCP server needs it")

@@ -15,7 +15,7 @@ import contextlib
 import functools
 import os
 import ssl
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, quote_plus, urljoin
@@ -76,6 +76,23 @@ class Credential:
 
     def __repr__(self) -> str:
         return f"Credential({self.place} {self.name}, <hidden>)"
+
+
+def blotted(text: str, credentials: Iterable[Credential]) -> str:
+    """`text` without any credential, however it is encoded."""
+    for item in credentials:
+        for secret in item.secrets:
+            if len(secret) < _MIN_BLOTTED:
+                continue
+            coded = {
+                quote(secret, safe=""),
+                quote(secret),
+                quote_plus(secret),
+                canonical.dumps(secret)[1:-1],
+            }
+            for form in sorted({secret, *coded}, key=len, reverse=True):
+                text = text.replace(form, _BLOT)
+    return text
 
 
 def credential(scheme: Mapping[str, Any], variable: str, *, name: str) -> Credential:
@@ -196,27 +213,12 @@ class ApiClient:
             text = data.decode("utf-8", errors="replace")
         with contextlib.suppress(ValueError, RecursionError):
             text = canonical.dumps(canonical.loads(text))  # one spelling, so that nothing hides in escapes
-        return Answer(reply.status_code, media_type, self.blotted(text) + mark)
-
-    def blotted(self, text: str) -> str:
-        """`text` without any credential, however it is encoded."""
-        for item in self._credentials.values():
-            for secret in item.secrets:
-                if len(secret) < _MIN_BLOTTED:
-                    continue
-                coded = {
-                    quote(secret, safe=""),
-                    quote(secret),
-                    quote_plus(secret),
-                    canonical.dumps(secret)[1:-1],
-                }
-                for form in sorted({secret, *coded}, key=len, reverse=True):
-                    text = text.replace(form, _BLOT)
-        return text
+        return Answer(reply.status_code, media_type, blotted(text, self._credentials.values()) + mark)
 
     def _failure(self, request: ApiRequest, tries: int, text: str) -> EnvironmentFailure:
         return EnvironmentFailure(
-            f"{request.method} {self.url}{request.path} failed in {tries} tries: {self.blotted(text)}"
+            f"{request.method} {self.url}{request.path} failed in {tries} tries: "
+            f"{blotted(text, self._credentials.values())}"
         )
 
     def _pause(self, number: int, retry_after: str | None) -> float:

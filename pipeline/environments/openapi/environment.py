@@ -17,6 +17,7 @@ import httpx
 
 from data import canonical
 from data.tasks import Task
+from pipeline.checks.options import check_variable
 from pipeline.environments.documented import sources_digest
 from pipeline.environments.host import FileHost
 from pipeline.environments.openapi.client import ClientPolicy, Credential, checked_base_url, credential
@@ -139,6 +140,8 @@ class OpenApiEnvironment(FileHost):
         unknown = [name for name in self._auth if name not in known]
         if unknown:
             raise ConfigError(f"auth names the schemes {unknown}; there are {', '.join(known)}")
+        for name, variable in self._auth.items():
+            check_variable(variable, where=f"auth {name!r}")
 
     def _credentials(self) -> dict[str, Credential]:
         """Read anew for each session and held by nothing else."""

@@ -23,7 +23,7 @@ from data.messages import ToolResult
 from data.tasks import Task
 from pipeline.checks.calls import argument_problems
 from pipeline.environments.documented import DocumentedSession
-from pipeline.environments.openapi.client import Answer, ApiClient, ClientPolicy, Credential
+from pipeline.environments.openapi.client import Answer, ApiClient, ClientPolicy, Credential, blotted
 from pipeline.environments.openapi.lease import Lease
 from pipeline.environments.openapi.operations import Operation
 from pipeline.environments.openapi.process import LocalServer
@@ -145,7 +145,12 @@ class OpenApiSession(Replays, DocumentedSession):
         url = api.url
         if api.start:
             self._server = LocalServer(api.start)
-            await self._server.start(seed=self.seed)
+            try:
+                await self._server.start(seed=self.seed)
+            except (
+                EnvironmentFailure
+            ) as error:  # it quotes what the server said, which inherits every variable
+                raise EnvironmentFailure(blotted(str(error), api.credentials.values())) from None
             url = self._server.url + api.url
         if api.reset and not self._leased:
             await api.lease.take()

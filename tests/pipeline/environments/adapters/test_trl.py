@@ -11,6 +11,7 @@ import pytest
 
 from data.messages import ToolStatus
 from pipeline.environments.adapters.as_trl import as_trl
+from pipeline.environments.adapters.as_verl import verl_rows
 from pipeline.environments.adapters.trl_class import TrlClassEnvironment
 from pipeline.environments.check import check_environment
 from pipeline.environments.faults import with_faults
@@ -118,3 +119,11 @@ def test_trls_own_schema_reader_reads_the_methods() -> None:
     schema = get_json_schema(made.factory().flights)["function"]
     assert schema["parameters"]["required"] == ["src", "dst", "day"]
     assert {part["type"] for part in schema["parameters"]["properties"].values()} == {"string"}
+
+
+@pytest.mark.parametrize("number", [0, -1, "5"])
+def test_a_number_of_tasks_that_is_none_is_told(number: Any) -> None:
+    with pytest.raises(ConfigError, match="tasks must be a whole number of at least 1"):
+        as_trl(load_environment("counter"), split="train", tasks=number)
+    with pytest.raises(ConfigError, match="tasks must be a whole number of at least 1"):
+        verl_rows(load_environment("counter"), split="train", tasks=number, agent_name="a")

@@ -466,3 +466,18 @@ def test_a_server_that_does_not_start_is_told_with_its_words(run: Run) -> None:
 def test_a_start_command_without_a_port_is_refused_before_any_session(make: Any) -> None:
     with pytest.raises(ConfigError, match=r"has no \{port\}"):
         make(url="", start=[sys.executable, "server.py"])
+
+
+def test_what_a_failed_server_said_is_told_without_the_credential(
+    run: Run, make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ITEMS_KEY", SECRET)
+    crash = "import os; raise SystemExit('no access with ' + os.environ['ITEMS_KEY'])"
+    environment = make(url="", start=[sys.executable, "-S", "-c", crash, "{port}"], auth={"key": "ITEMS_KEY"})
+
+    async def said() -> str:
+        async with await environment.open(next(environment.tasks("train"))) as session:
+            return (await session.call("listItems", {}, "c1")).text
+
+    text = run(said())
+    assert "no access with ***" in text and SECRET not in text
