@@ -20,6 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from benchmarks.methods import replays
 from data.messages import Turn, assistant
 from data.store import Store
 from data.tasks import Task
@@ -73,10 +74,9 @@ def _without(turn: Turn, names: set[str]) -> Turn | None:
 
 async def holds(environment: Environment, task: Task, kept: Trajectory) -> tuple[bool, bool]:
     """Whether gold solves the task again with the same answers, and whether doing nothing does."""
-    again = await play(environment, task, environment.gold(task), seed=11)
-    answers = [[turn.text for turn in row.turns if turn.result is not None] for row in (again, kept)]
     idle = await play(environment, task, null_agent())
-    return bool(again.success and kept.success) and answers[0] == answers[1], bool(idle.success)
+    again = await replays(environment, task, kept, seed=11)
+    return bool(kept.success) and again, bool(idle.success)
 
 
 async def measure(world: str, *, goals: int, min_calls: int, random_choice: bool) -> str:

@@ -143,9 +143,9 @@ async def made_by(
     return arm
 
 
-async def replays(environment: Environment, task: Task, trajectory: Trajectory) -> bool:
+async def replays(environment: Environment, task: Task, trajectory: Trajectory, *, seed: int = 0) -> bool:
     """Whether gold, in a fresh session, sees what the trajectory shows and succeeds."""
-    again = await play(environment, task, environment.gold(task))
+    again = await play(environment, task, environment.gold(task), seed=seed)
     seen = [turn.result.text for turn in trajectory.turns if turn.result is not None]
     return bool(again.success) and seen == [
         turn.result.text for turn in again.turns if turn.result is not None

@@ -20,7 +20,7 @@ from filters.mix import Mix
 from filters.rewarded import Rewarded, TaskLookup
 from filters.valid_calls import ValidCalls
 from filters.verified_outcome import VerifiedOutcome
-from pipeline.checks.options import check_options
+from pipeline.checks.options import check_options, not_given
 from pipeline.rewards.base import GoldCalls
 
 __all__ = ["FILTERS", "build_filters"]
@@ -89,11 +89,8 @@ def _build(row: Mapping[str, Any], given: Mapping[str, Any]) -> Filter:
         raise ConfigError(
             f"filter {name} has no option {', '.join(map(repr, unknown))}; its options: {allowed}"
         )
-    missing = [
-        key for key, value in parameters.items() if value.default is value.empty and key not in options
-    ]
-    if missing:
-        raise ConfigError(f"filter {name} needs the option {', '.join(map(repr, missing))}")
+    if left_out := not_given(parameters, options):
+        raise ConfigError(f"filter {name} needs the option {', '.join(map(repr, left_out))}")
     check_options(FILTERS[name], options, where=f"filter {name}")
     try:
         built: Filter = FILTERS[name](**provided, **options)

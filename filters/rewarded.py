@@ -17,14 +17,11 @@ from data.errors import ConfigError
 from data.tasks import Task
 from data.trajectories import RewardBy, Trajectory
 from filters.base import Judged, Judgement, in_batches, judged
-from pipeline.errors import JudgeError
 from pipeline.rewards import build_reward
-from pipeline.rewards.base import GoldCalls, Score, chosen_total, scored, with_score
+from pipeline.rewards.base import GoldCalls, Score, chosen_total, refuse_failures, scored, with_score
 
 TaskLookup = Callable[[str], Task | None]
 """Task id to the task; None where it is not known."""
-MAX_FAILED_SHARE = 0.5
-"""Share of failed judgements, of all so far, above which a run stops instead of rejecting what is left."""
 _BATCH = 32
 """Trajectories that are judged at a time."""
 
@@ -84,11 +81,8 @@ class Rewarded:
         """JudgeError where most judgements so far failed."""
         failed = [score for score in scores if score.total is None]
         self._num_scored, self._num_failed = self._num_scored + len(scores), self._num_failed + len(failed)
-        if failed and self._num_failed > MAX_FAILED_SHARE * self._num_scored:
-            raise JudgeError(
-                f"{self._num_failed} of {self._num_scored} judgements of reward {self.reward.name} failed; "
-                f"the last: {failed[-1].error}"
-            )
+        last = failed[-1].error if failed else ""
+        refuse_failures(self.reward.name, num_failed=self._num_failed, num_judged=self._num_scored, last=last)
 
     async def _score(self, trajectory: Trajectory) -> Score:
         known = self._judged.get(trajectory.trajectory_id)

@@ -17,11 +17,7 @@ from data import canonical
 from data.errors import ConfigError
 from data.tasks import Task
 from data.trajectories import RewardBy, Trajectory
-from pipeline.errors import JudgeError
-from pipeline.rewards.base import PREFIX, RewardFunction, chosen_total, rescored
-
-MAX_FAILED_SHARE = 0.5
-"""Share of failed judgements in a batch above which a run stops instead of training on what is left."""
+from pipeline.rewards.base import PREFIX, RewardFunction, chosen_total, refuse_failures, rescored
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +67,8 @@ class ChosenReward:
         """JudgeError where most judgements of a batch failed."""
         judged = [trajectory for trajectory in trajectories if trajectory.reward is not None]
         failed = [trajectory for trajectory in judged if self.value(trajectory) is None]
-        if len(failed) > MAX_FAILED_SHARE * len(judged):
-            raise JudgeError(
-                f"{len(failed)} of {len(judged)} judgements of reward {self.reward.name} failed; "
-                f"the last: {failed[-1].error}"
-            )
+        last = failed[-1].error if failed else ""
+        refuse_failures(self.reward.name, num_failed=len(failed), num_judged=len(judged), last=last)
 
     async def close(self) -> None:
         """Release the reward's connections."""

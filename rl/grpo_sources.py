@@ -84,6 +84,29 @@ def num_batches(config: GrpoConfig) -> int:
     return -(-config.steps // config.num_iterations)
 
 
+def batch_seed(config: GrpoConfig, batch: int) -> int:
+    """What the rollouts of a batch are drawn by."""
+    return int(canonical.digest("grpo", config.seed, batch, length=8), 16)
+
+
+def check_window(settings: RolloutSettings, config: GrpoConfig) -> None:
+    """ConfigError where a rollout may be longer than a row."""
+    if settings.max_context_tokens > config.episode_tokens:
+        raise ConfigError(
+            f"rollouts may reach max_context_tokens={settings.max_context_tokens}, above "
+            f"episode_tokens={config.episode_tokens}; lower the first or raise the second"
+        )
+
+
+def refuse_unrewarded(played: Sequence[Trajectory], batch: int) -> None:
+    """EngineError where no rollout of a batch got a reward."""
+    if all(trajectory.reward is None for trajectory in played):
+        reasons = sorted({trajectory.error for trajectory in played})[:3]
+        raise EngineError(
+            f"none of {len(played)} rollouts of batch {batch} got a reward: {'; '.join(reasons)}"
+        )
+
+
 def cycle_groups(names: Sequence[str], config: GrpoConfig) -> list[list[str]]:
     """`groups_per_step` names per batch: shuffled by the seed, reshuffled whenever all were taken."""
     queue: list[str] = []
@@ -139,11 +162,7 @@ class Online:
         config.check_sampling(self.sampling)
         if not self.tasks:
             raise ConfigError("online GRPO got no tasks; give at least one")
-        if self.settings.max_context_tokens > config.episode_tokens:
-            raise ConfigError(
-                f"rollouts may reach max_context_tokens={self.settings.max_context_tokens}, above "
-                f"episode_tokens={config.episode_tokens}; lower the first or raise the second"
-            )
+        check_window(self.settings, config)
         if config.search is not None:
             scores = StepScores(self.environment, config.search.scores)
             for task in self.tasks:
@@ -162,14 +181,10 @@ class Online:
     def collect(self, names: Sequence[str], *, batch: int, config: GrpoConfig) -> list[Trajectory]:
         """See `Source.collect`. EngineError where no rollout of the batch got a reward."""
         known = {task.task_id: task for task in self.tasks}
-        seed = int(canonical.digest("grpo", config.seed, batch, length=8), 16)
+        seed = batch_seed(config, batch)
         assert self.runner is not None, "the trainer sets the runner"
         played = self.runner.run(self._play([known[name] for name in names], seed, config))
-        if all(trajectory.reward is None for trajectory in played):
-            reasons = sorted({trajectory.error for trajectory in played})[:3]
-            raise EngineError(
-                f"none of {len(played)} rollouts of batch {batch} got a reward: {'; '.join(reasons)}"
-            )
+        refuse_unrewarded(played, batch)
         if self.chosen is not None:
             self.chosen.refuse_failures(played)
         return played

@@ -40,7 +40,13 @@ from pipeline.rollout_author import Draw, trusted
 from pipeline.rollout_settings import Mode, RolloutSettings
 from rl.grpo_config import GrpoConfig
 from rl.grpo_rewards import ChosenReward
-from rl.grpo_sources import UpdatableEngine, cycle_groups
+from rl.grpo_sources import (
+    UpdatableEngine,
+    batch_seed,
+    check_window,
+    cycle_groups,
+    refuse_unrewarded,
+)
 from synthesizers.looptool.probing import read_prediction
 from synthesizers.looptool.samples import StepSample, difference, reply_holds, step_samples
 
@@ -96,11 +102,7 @@ class Steps:
             raise ConfigError("a step is one turn, which leaves nothing to search; leave search out")
         if self.settings.mode is not Mode.CHAT:
             raise ConfigError("GRPO on steps reads chat turns, and this environment writes calls inline")
-        if self.settings.max_context_tokens > config.episode_tokens:
-            raise ConfigError(
-                f"a step may reach max_context_tokens={self.settings.max_context_tokens}, above "
-                f"episode_tokens={config.episode_tokens}; lower the first or raise the second"
-            )
+        check_window(self.settings, config)
 
     def plan(self, config: GrpoConfig) -> list[list[str]]:
         """See `Source.plan`; groups are named by their step."""
@@ -109,14 +111,11 @@ class Steps:
     def collect(self, names: Sequence[str], *, batch: int, config: GrpoConfig) -> list[Trajectory]:
         """See `Source.collect`. EngineError where no rollout of the batch got a reward."""
         assert self.runner is not None, "the trainer sets the runner"
-        seed = int(canonical.digest("grpo", config.seed, batch, length=8), 16)
-        played = self.runner.run(self._play([self.steps[name] for name in names], seed, config))
+        steps = [self.steps[name] for name in names]
+        played = self.runner.run(self._play(steps, batch_seed(config, batch), config))
         for trajectory in played:
             self.on_trajectory(trajectory)
-        if all(trajectory.reward is None for trajectory in played):
-            raise EngineError(
-                f"none of {len(played)} rollouts of batch {batch} got a reward: {played[-1].error}"
-            )
+        refuse_unrewarded(played, batch)
         return played
 
     async def _play(self, steps: Sequence[StepSample], seed: int, config: GrpoConfig) -> list[Trajectory]:

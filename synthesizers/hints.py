@@ -70,9 +70,8 @@ def without_hints(trajectory: Trajectory, task: Task, hints: Sequence[str], rend
 
 def repeats(turn: Turn, hints: Sequence[str]) -> bool:
     """Whether a hint stands in what the turn says, calls or answers, be it as text within JSON."""
-    answered = turn.result.text if turn.result is not None else ""
-    said = (turn.text, turn.reasoning, answered, *(call.raw + call.arguments for call in turn.tool_calls))
-    return any(text in part for part in said for text in _forms(hints))
+    said = (turn.text, turn.reasoning, *(call.raw + call.arguments for call in turn.tool_calls))
+    return any(text in part for text in _forms(hints) for part in said)
 
 
 def _forms(hints: Sequence[str]) -> list[str]:

@@ -42,10 +42,11 @@ def select_tasks(environment: Environment, split: str, *, count: int, skip: int 
     if split not in environment.splits:
         splits = ", ".join(environment.splits)
         raise ConfigError(f"environment {environment.name} has no split {split!r}; it has {splits}")
-    listed, tasks = 0, []
+    listed, tasks = 0, list[Task]()
     try:
         for listed, task in enumerate(itertools.islice(environment.tasks(split), skip + count), 1):
-            tasks += [task] * (listed > skip)
+            if listed > skip:
+                tasks.append(task)
     except TrajsmithError:
         raise
     except Exception as error:

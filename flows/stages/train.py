@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from data.store import Store
 from data.tasks import Task
@@ -27,6 +27,11 @@ from pipeline.errors import ConfigError
 from pipeline.renderers.base import Renderer
 from rl.results import StepMetrics, TrainResult
 from synthesizers.hints import LABEL as HINTED
+
+if TYPE_CHECKING:
+    from pipeline.engines.vllm import VllmEngine
+    from rl.grpo_config import GrpoConfig
+    from rl.grpo_sources import Source
 
 STAGES = ("sft", "grpo")
 
@@ -111,19 +116,16 @@ async def run_grpo(
     Every rollout goes to `on_trajectory` as it finishes, every candidate of a search to `on_candidate`.
     Resumes from its checkpoints.
     """
-    from rl.grpo import train_grpo
     from rl.grpo_config import GrpoConfig
     from rl.grpo_sources import Online
 
     config = settings_of(GrpoConfig, section.settings, "grpo.settings")
     state_dir = out_dir.with_name(out_dir.name + ".reward")
     chosen = await choose_reward(section.reward, environment=environment, tasks=tasks, state_dir=state_dir)
-    # The trainer waits for rollouts inside its own event loop, so it needs its own connections.
-    engine = policy.server_engine().twin()
     source = Online(
         tasks=tasks,
         environment=environment,
-        engine=engine,
+        engine=trainers_engine(policy),
         renderer=policy.renderer,
         sampling=replace(policy.sampling, temperature=config.temperature),
         settings=policy.settings,
@@ -132,6 +134,29 @@ async def run_grpo(
         chosen=chosen,
         run_id=run_id,
     )
+    return await train_served(
+        source, config=config, model_dir=model_dir, out_dir=out_dir, policy=policy, stage="grpo", say=say
+    )
+
+
+def trainers_engine(policy: LivePolicy) -> VllmEngine:
+    """The server with connections of its own: the trainer waits for rollouts inside its own event loop."""
+    return policy.server_engine().twin()
+
+
+async def train_served(
+    source: Source,
+    *,
+    config: GrpoConfig,
+    model_dir: Path,
+    out_dir: Path,
+    policy: LivePolicy,
+    stage: str,
+    say: Say,
+) -> TrainResult:
+    """GRPO on a source whose engine is the policy's server, which holds the result afterwards."""
+    from rl.grpo import train_grpo
+
     result = await asyncio.to_thread(
         train_grpo,
         source,
@@ -139,7 +164,7 @@ async def run_grpo(
         out_dir=out_dir,
         config=config,
         stop_token_ids=policy.renderer.stop_token_ids,
-        on_progress=lambda metrics: say(step_line("grpo", metrics)),
+        on_progress=lambda metrics: say(step_line(stage, metrics)),
     )
     await policy.load(Path(result.model_dir))
     return result

@@ -47,6 +47,11 @@ def check_options(taker: Callable[..., Any], options: Mapping[str, Any], *, wher
             raise ConfigError(f"{where}.{name} must be {_described(annotation)}; got {value!r:.200}")
 
 
+def not_given(parameters: Mapping[str, inspect.Parameter], options: Mapping[str, Any]) -> list[str]:
+    """Names of the parameters without a default that `options` leaves out."""
+    return [key for key, one in parameters.items() if one.default is one.empty and key not in options]
+
+
 def check_variable(name: str, *, where: str) -> None:
     """ConfigError where `name` can be no environment variable's: as it may be the secret itself, unshown."""
     if not _VARIABLE.fullmatch(name):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, get_type_hints
 
-from pipeline.checks.options import check_options, taken
+from pipeline.checks.options import check_options, not_given, taken
 from pipeline.dotted import is_dotted, load_dotted, where_raised
 from pipeline.environments.base import Environment
 from pipeline.environments.blueprint_session import BlueprintEnvironment, with_blueprints
@@ -68,8 +68,7 @@ def _made(name: str, options: dict[str, Any]) -> Environment:
     made_of = get_type_hints(factory).get("return", factory) if name in ENVIRONMENTS else factory
     check_options(made_of, options, where=f"environment {name}")
     if name in ENVIRONMENTS:  # somebody's own class may fill in what its base wants
-        wanted = [key for key, one in taken(made_of).items() if one.default is one.empty]
-        required(options, *wanted, environment=name)
+        required(options, *not_given(taken(made_of), {}), environment=name)
     try:
         environment = factory(**options)
     except TrajsmithError:

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from pipeline.checks.options import check_options
+from pipeline.checks.options import check_options, not_given
 from pipeline.dotted import is_dotted, load_dotted
 from pipeline.errors import ConfigError, TrajsmithError
 from pipeline.rewards.base import GoldCalls, RewardFunction
@@ -65,11 +65,8 @@ def build_reward(
     if unknown:
         allowed = ", ".join(parameters) or "none"
         raise ConfigError(f"{where} has no option {', '.join(map(repr, unknown))}; its options: {allowed}")
-    missing = [
-        key for key, value in parameters.items() if value.default is value.empty and key not in options
-    ]
-    if missing:
-        raise ConfigError(f"{where} needs the option {', '.join(map(repr, missing))}")
+    if left_out := not_given(parameters, options):
+        raise ConfigError(f"{where} needs the option {', '.join(map(repr, left_out))}")
     check_options(kind, options, where=where)
     try:
         built: RewardFunction = kind(**given, **options)

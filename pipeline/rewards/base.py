@@ -33,6 +33,8 @@ _log = logging.getLogger(__name__)
 
 PREFIX = "reward/"
 """Components of a chosen reward are called `reward/<name>` (its total) and `reward/<name>/<part>`."""
+MAX_FAILED_SHARE = 0.5
+"""Share of failed judgements above which a run stops instead of going on with what is left."""
 FAILED_LABEL = "reward_failed"
 """A trajectory whose judge failed is labelled `reward_failed:<name>`."""
 
@@ -52,6 +54,14 @@ class Score:
     """The environment's verified success, whatever `total` is."""
     error: str = ""
     """Why the judge failed; "" where it did not."""
+
+
+def refuse_failures(reward: str, *, num_failed: int, num_judged: int, last: str) -> None:
+    """JudgeError where most judgements of a reward failed; `last`: why the last of them did."""
+    if num_failed > MAX_FAILED_SHARE * num_judged:
+        raise JudgeError(
+            f"{num_failed} of {num_judged} judgements of reward {reward} failed; the last: {last}"
+        )
 
 
 class RewardFunction(Protocol):

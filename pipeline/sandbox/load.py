@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.checks.options import check_options, taken
+from pipeline.checks.options import check_options, not_given, taken
 from pipeline.dotted import load_dotted
 from pipeline.errors import ConfigError
 from pipeline.sandbox.base import Sandbox
@@ -46,9 +46,9 @@ def _kind(name: str, options: Mapping[str, Any]) -> Any:
     kind = load_dotted(SANDBOXES[name], what="sandbox")
     known = taken(kind)
     unknown = sorted(options.keys() - known.keys())
-    missing = [key for key, one in known.items() if one.default is one.empty and key not in options]
-    if unknown or missing:
-        what = f"has no option {', '.join(unknown)}" if unknown else f"needs {', '.join(missing)}"
+    left_out = not_given(known, options)
+    if unknown or left_out:
+        what = f"has no option {', '.join(unknown)}" if unknown else f"needs {', '.join(left_out)}"
         raise ConfigError(f"sandbox {name} {what}; its options are {', '.join(known)}")
     check_options(kind, options, where=f"sandbox {name}")
     for key, least in _LEAST.items():

@@ -8,7 +8,6 @@ optimizer starts anew. Not covered: which steps there are, and whether the model
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import ceil
@@ -21,13 +20,14 @@ from flows.stages.policy import LivePolicy
 from flows.stages.progress import Say
 from flows.stages.proof import within
 from flows.stages.recipe import Recipe
-from flows.stages.train import settings_of, step_line
+from flows.stages.train import settings_of, train_served, trainers_engine
 from pipeline.errors import ConfigError
 from rl.results import TrainResult
 from rl.rows import sft_rows
 
 if TYPE_CHECKING:
     from rl.grpo_config import GrpoConfig
+    from rl.grpo_steps import Steps
     from rl.sft import SftConfig
 
 PASSES = 2
@@ -93,8 +93,12 @@ async def train_round(
     `tasks` are those of the data, by id. `steps`: optimiser steps, 0 = as the recipe says.
     """
     if by_grpo(recipe, number, arm):
-        return await _by_grpo(
-            recipe, policy, data, tasks(), number=number, arm=arm, start=start, out=out, steps=steps, say=say
+        source = _steps(recipe, policy, data, tasks())
+        settings = round_settings(recipe, number, arm)
+        config = grpo_config(recipe, settings, num_groups=len(source.steps), steps=steps)
+        source.sampling = replace(source.sampling, temperature=config.temperature)
+        return await train_served(
+            source, config=config, model_dir=start, out_dir=out, policy=policy, stage="train", say=say
         )
     from rl.sft import train_sft
 
@@ -108,47 +112,21 @@ async def train_round(
     )
 
 
-async def _by_grpo(
-    recipe: Recipe,
-    policy: LivePolicy,
-    data: Sequence[Trajectory],
-    tasks: Mapping[str, Task],
-    *,
-    number: int,
-    arm: str,
-    start: Path,
-    out: Path,
-    steps: int,
-    say: Say,
-) -> TrainResult:
-    """GRPO on the steps of `data` against the policy's server, which holds the result afterwards."""
-    from rl.grpo import train_grpo
+def _steps(
+    recipe: Recipe, policy: LivePolicy, data: Sequence[Trajectory], tasks: Mapping[str, Task]
+) -> Steps:
+    """The steps of `data`, written anew on the policy's server."""
     from rl.grpo_steps import Steps
 
-    source = Steps(
+    return Steps(
         rows=data,
         load_task=tasks.get,
-        # The trainer waits for rollouts inside its own event loop, so it needs its own connections.
-        engine=policy.server_engine().twin(),
+        engine=trainers_engine(policy),
         renderer=policy.renderer,
         sampling=policy.sampling,
         settings=policy.settings,
         run_id=recipe.name,
     )
-    settings = round_settings(recipe, number, arm)
-    config = grpo_config(recipe, settings, num_groups=len(source.steps), steps=steps)
-    source.sampling = replace(source.sampling, temperature=config.temperature)
-    result = await asyncio.to_thread(
-        train_grpo,
-        source,
-        model_dir=start,
-        out_dir=out,
-        config=config,
-        stop_token_ids=policy.renderer.stop_token_ids,
-        on_progress=lambda metrics: say(step_line("train", metrics)),
-    )
-    await policy.load(Path(result.model_dir))
-    return result
 
 
 def grpo_config(recipe: Recipe, settings: Mapping[str, Any], *, num_groups: int, steps: int) -> GrpoConfig:
