@@ -53,12 +53,13 @@ def planned_turn(
     cells = answer_cells(target.executed.result.text) if macro.question else ()
     reply = phrase_closing(turn, rng=rng, must_say=cells)
     how = partial(port_name, names=names)
+    said = written.text if written.by == "task" else None
     told = cells if macro.question else values_to_say([target.executed], reply, request=written.text)
     return PlannedTurn(
         text=written.text,
         text_by=written.by,
         calls=tuple(
-            planned_call(call, mentioned=call is target and not call.question, named=how)
+            planned_call(call, mentioned=call is target and not call.question, named=how, said=said)
             for call in chain.calls
         ),
         reply=reply,

@@ -23,7 +23,7 @@ from pipeline.environments.blueprint import Blueprint, PlannedTurn, blueprint_ta
 from synthesizers.execution import Executed
 from synthesizers.grounding.calls import GroundedCall, Provenance
 from synthesizers.grounding.evidence import ValuePool, digest_of
-from synthesizers.grounding.planned import planned_call, port_name
+from synthesizers.grounding.planned import answered_names, planned_call, port_name
 from synthesizers.hindsight.past import bare_world
 from synthesizers.phrasing.back_translation import back_translate
 from synthesizers.phrasing.referring import goes_unsaid
@@ -162,7 +162,7 @@ def _planned_turn(turn: TurnCalls, request: str, by: str, writing: Writing) -> P
     names = [call.executed.call.name for call in turn.calls]
     twins = twins_of(names, writing.tools) - set(names)
     shown = tuple(tool.name for tool in writing.tools if tool.name not in twins)
-    named = partial(port_name, names=[made.call.name for made in turn.history])
+    named = partial(port_name, names=answered_names(turn.history))
     return PlannedTurn(
         text=request,
         text_by=by,

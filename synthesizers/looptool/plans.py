@@ -29,7 +29,7 @@ from pipeline.environments.blueprint import (
 from synthesizers.director_actor.goldwork import GoldCall, gold_episode
 from synthesizers.execution import Executed, Trial
 from synthesizers.grounding.calls import GroundedCall
-from synthesizers.grounding.planned import planned_call, port_name
+from synthesizers.grounding.planned import answered_names, planned_call, port_name
 from synthesizers.looptool.records import SYNTHESIZER
 from synthesizers.worlds import whole_world
 
@@ -46,8 +46,13 @@ async def planned_turns(environment: Environment, task: Task) -> tuple[PlannedTu
         return ()
     history = [call.executed for call in episode.calls]
     return tuple(
-        _planned(text, reply, [call for call in episode.calls if call.turn == number], history)
-        for number, (text, reply) in enumerate(zip(episode.texts, episode.replies, strict=True))
+        _planned(
+            episode.texts[: number + 1],
+            reply,
+            [call for call in episode.calls if call.turn == number],
+            history,
+        )
+        for number, reply in enumerate(episode.replies)
     )
 
 
@@ -90,21 +95,32 @@ def plan_task(
     )
 
 
-def planned_calls(calls: Sequence[GroundedCall], history: Sequence[Executed]) -> tuple[PlannedCall, ...]:
-    """Grounded calls as a blueprint holds them; the last one is what the user asks for, others as needed."""
-    named = partial(port_name, names=[done.call.name for done in history])
+def planned_calls(
+    calls: Sequence[GroundedCall], history: Sequence[Executed], *, said: str | None = None
+) -> tuple[PlannedCall, ...]:
+    """Grounded calls as a blueprint holds them; the last one is what the user asks for, others as needed.
+
+    `said`: see `planned_call`.
+    """
+    named = partial(port_name, names=answered_names(history))
     last = len(calls) - 1
-    return tuple(planned_call(call, mentioned=place == last, named=named) for place, call in enumerate(calls))
+    return tuple(
+        planned_call(call, mentioned=place == last, named=named, said=said)
+        for place, call in enumerate(calls)
+    )
 
 
-def _planned(text: str, reply: str, calls: Sequence[GoldCall], history: Sequence[Executed]) -> PlannedTurn:
+def _planned(
+    texts: Sequence[str], reply: str, calls: Sequence[GoldCall], history: Sequence[Executed]
+) -> PlannedTurn:
+    """The planned turn of the last of `texts`, all user words so far."""
     answer = read_answer(reply)
     told = answer.value if answer.kind is AnswerKind.ANSWER else ""
     grounded = [GroundedCall(call.executed, call.sources) for call in calls]
     return PlannedTurn(
-        text=text,
+        text=texts[-1],
         text_by="task",
-        calls=planned_calls(grounded, history),
+        calls=planned_calls(grounded, history, said="\n".join(texts)),
         reply=reply,
         expects=_EXPECTS.get(answer.kind, Expects.ACT),
         must_say=(told,) if 0 < len(told) <= MAX_MUST_SAY else (),

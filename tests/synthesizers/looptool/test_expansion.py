@@ -7,6 +7,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,11 @@ from pipeline.chat.scripted import ScriptedChat
 from pipeline.environments.blueprint import Expects, is_blueprint, read_blueprint
 from pipeline.environments.gold import PlannedGold
 from pipeline.environments.play import play
+from pipeline.environments.registry import load_environment
 from pipeline.environments.renamed import is_renamed
 from pipeline.errors import EnvironmentFailure
 from synthesizers.base import Made, is_given_up
+from synthesizers.grounding.provenance import Provenance
 from synthesizers.looptool.expansion import expand
 from synthesizers.looptool.gates import wording
 from synthesizers.looptool.plans import plan_task, planned_turns
@@ -36,6 +39,7 @@ from synthesizers.looptool.roles import (
     SampleRequest,
 )
 from synthesizers.looptool.varying import Kind, Variants, in_another_manner, with_more_tools
+from synthesizers.phrasing.wording import mentions
 from tests.synthesizers.looptool.world import Desk, said
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -264,6 +268,24 @@ def test_more_tools_never_bring_a_twin_nor_undo_a_refusal(desk: Desk) -> None:
     refused = turns[0].model_copy(update={"expects": Expects.REFUSE, "calls": (), "reply": "REFUSE tool"})
     lacking = plan_task(task, [refused], shown=["hotels"], kind="t", trial_seed=0)
     assert with_more_tools(lacking, tools, rng=random.Random(0)) is None
+
+
+@pytest.mark.parametrize("name", ["files", "travel_desk"])
+def test_what_nobody_said_is_not_called_the_users(name: str) -> None:
+    """A path found by listing a folder stands in no request; the names in it do."""
+    environment, found = load_environment(name), Counter[str]()
+    for task in islice(environment.tasks("train"), 30):
+        heard = ""
+        for turn in asyncio.run(planned_turns(environment, task)):
+            heard += f"{turn.text}\n"
+            for call in turn.calls:
+                values = json.loads(call.arguments)
+                for source in call.sources:
+                    unsaid = not mentions(heard, values[source.argument])
+                    assert not (source.provenance is Provenance.USER and unsaid), (call, turn.text)
+                    found[source.provenance] += 1
+    assert found[Provenance.USER] > 30
+    assert (found[Provenance.WRITTEN] > 30) == (name == "files")
 
 
 def test_a_manner_changes_the_words_around_a_request_only(desk: Desk) -> None:
