@@ -14,6 +14,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from pipeline.checks.credentials import refuse_credentials
 from pipeline.errors import ConfigError
 from pipeline.memory.entries import Kind
 from pipeline.rollout_settings import ContextPolicy
@@ -273,6 +274,7 @@ def load_recipe(path: Path) -> Recipe:
 
 def parse_recipe(value: dict[str, Any], *, source: str = "recipe") -> Recipe:
     """Check a recipe given as a mapping; `source` names it in errors."""
+    refuse_credentials(value, where=source)
     try:
         recipe = Recipe.model_validate(value)
     except ValidationError as error:

@@ -12,7 +12,8 @@ from typing import Any
 
 from pipeline.chat.base import Chat
 from pipeline.chat.core import ChatBudget
-from pipeline.checks.options import check_options, check_variable
+from pipeline.checks.credentials import check_variable
+from pipeline.checks.options import check_options
 from pipeline.dotted import load_dotted
 from pipeline.errors import ConfigError
 

@@ -7,7 +7,6 @@ be a JSON object. Where the server refuses `response_format`, the schema is only
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,8 @@ import httpx
 from data import canonical
 from data.messages import ParseStatus, Role, ToolCall, ToolSpec, Turn, text_parts
 from pipeline.chat.core import CachedChat, ChatBudget
-from pipeline.checks.options import check_variable
-from pipeline.errors import ConfigError, EngineProtocolError
+from pipeline.checks.credentials import read_variable
+from pipeline.errors import EngineProtocolError
 from pipeline.http import HttpPolicy, HttpPool, RequestRefusedError
 
 
@@ -43,7 +42,11 @@ class OpenAIChat(CachedChat):
         super().__init__(name=name or model, cache=cache, budget=budget, max_asks=max_asks)
         url = url.rstrip("/").removesuffix("/v1")
         self.model, self.url, self.params = model, url, dict(params or {})
-        headers = {"authorization": f"Bearer {_api_key(api_key_env)}"} if api_key_env else {}
+        headers = (
+            {"authorization": f"Bearer {read_variable(api_key_env, where='api_key_env')}"}
+            if api_key_env
+            else {}
+        )
         self.pool = HttpPool([url], policy=policy, headers=headers, transport=transport)
         self._constrains = True
 
@@ -127,13 +130,3 @@ def _message(turn: Turn) -> dict[str, Any]:
             for call in turn.tool_calls
         ]
     return message
-
-
-def _api_key(variable: str) -> str:
-    check_variable(variable, where="api_key_env")
-    key = os.environ.get(variable, "")
-    if not key:
-        raise ConfigError(
-            f"the environment variable {variable} named by api_key_env is not set; export the key there"
-        )
-    return key

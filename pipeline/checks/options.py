@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import re
 import types
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import is_dataclass
@@ -22,7 +21,6 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from data.errors import ConfigError
 
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SIMPLE = {int, float, str, bool, type(None)}
 _STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 _PLAIN = (str, int, float, bool, type(None), list, tuple, dict)
@@ -50,15 +48,6 @@ def check_options(taker: Callable[..., Any], options: Mapping[str, Any], *, wher
 def not_given(parameters: Mapping[str, inspect.Parameter], options: Mapping[str, Any]) -> list[str]:
     """Names of the parameters without a default that `options` leaves out."""
     return [key for key, one in parameters.items() if one.default is one.empty and key not in options]
-
-
-def check_variable(name: str, *, where: str) -> None:
-    """ConfigError where `name` can be no environment variable's: as it may be the secret itself, unshown."""
-    if not _VARIABLE.fullmatch(name):
-        raise ConfigError(
-            f"{where} takes the NAME of an environment variable (letters, digits and _), never a value; what "
-            "was given is not shown, as it may be a secret"
-        )
 
 
 def check_least(holder: object, least: Mapping[str, float]) -> None:

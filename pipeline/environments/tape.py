@@ -17,7 +17,7 @@ from typing import Any
 from data import canonical
 from data.files import disk_errors
 from data.messages import ToolResult
-from pipeline.checks.options import check_variable
+from pipeline.checks.credentials import check_variable
 from pipeline.errors import ConfigError
 
 SCRUBBED = "***"

@@ -19,6 +19,7 @@ from typing import Any
 
 import httpx
 
+from pipeline.checks.credentials import read_variable
 from pipeline.errors import ConfigError, EnvironmentFailure
 from pipeline.sandbox.base import Execution, Limits, Program
 from pipeline.sandbox.toolchains import Language, compile_limits, find_language
@@ -42,8 +43,12 @@ class RemoteSandbox:
         tries: int = 5,
         pause: float = 0.5,
         queue_seconds: float = 60.0,
+        api_key_env: str = "",
     ) -> None:
-        """`url` without `/run_code`. A request may wait `queue_seconds` beyond its own limits."""
+        """`url` without `/run_code`. A request may wait `queue_seconds` beyond its own limits.
+
+        The environment variable `api_key_env` holds what is sent as `Authorization: Bearer`.
+        """
         if not url.startswith(("http://", "https://")) or concurrency < 1 or tries < 1:
             raise ConfigError(
                 f"remote sandbox url={url.split('@')[-1]!r}, concurrency={concurrency}, tries={tries}; "
@@ -54,8 +59,11 @@ class RemoteSandbox:
         # What is shown and logged is the address without a password in it.
         self._shown = str(httpx.URL(self._url).copy_with(userinfo=b"", query=None))
         limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
-        plain = {"Accept-Encoding": "identity", "Content-Type": "application/json"}
-        self._client = httpx.Client(limits=limits, trust_env=False, headers=plain)
+        headers = {"Accept-Encoding": "identity", "Content-Type": "application/json"}
+        self._key = read_variable(api_key_env, where="api_key_env") if api_key_env else ""
+        if self._key:
+            headers["Authorization"] = f"Bearer {self._key}"
+        self._client = httpx.Client(limits=limits, trust_env=False, headers=headers)
         self._workers = ThreadPoolExecutor(concurrency, thread_name_prefix="sandbox-remote")
 
     def describe(self) -> str:
@@ -110,7 +118,8 @@ class RemoteSandbox:
             elif status >= 500 or status == 429:
                 problem = f"HTTP {status}"
             else:
-                said = body[:300].decode("utf-8", errors="replace")
+                said = body.decode("utf-8", errors="replace")
+                said = (said.replace(self._key, "***") if self._key else said)[:300]
                 raise ConfigError(f"{self._shown} refused the program with HTTP {status}: {said}")
         raise EnvironmentFailure(f"{self._shown} failed in {self._tries} tries; the last one: {problem}")
 

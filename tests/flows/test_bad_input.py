@@ -49,6 +49,11 @@ FILTERS = [{"name": "valid_calls"}]
         ("synth.rollouts.options", {"k": "many"}, "rejection_sampling.k: Input should be a valid integer"),
         ("synth.rollouts.options", {"k": -3}, "k must be at least 1, got -3"),
         ("synth", {}, "recipe small has no synth section"),
+        (
+            "environment",
+            {"name": "counter", "options": {"api_key": "4711"}},
+            "environment.options.api_key holds what looks like a key, a token or a password (not shown)",
+        ),
         ("environment", {"name": "moon"}, "there is no environment 'moon'; known environments: counter"),
         ("environment", {"name": "no.such:factory"}, "there is no module 'no'"),
         (

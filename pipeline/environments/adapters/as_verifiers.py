@@ -41,6 +41,7 @@ from data.messages import (
 )
 from data.messages import tool as tool_turn
 from data.tasks import Task
+from pipeline.environments.adapters.rows import first_tasks
 from pipeline.environments.base import Environment, Session
 from pipeline.environments.play import make_trajectory
 from pipeline.environments.registry import load_environment
@@ -187,7 +188,10 @@ class TrajsmithTaskset(vf.Taskset[TrajsmithTask, TrajsmithConfig]):
         """The first `tasks` of them, in the environment's order."""
         config = self.config
         environment = load_environment(config.environment, **config.options)
-        for task in itertools.islice(environment.tasks(config.split), config.tasks):
+        tasks = environment.tasks(config.split)
+        if config.tasks is not None:
+            tasks = first_tasks(environment, config.split, config.tasks)
+        for task in tasks:
             data = TrajsmithData(
                 prompt=_text_of(task, Role.USER),
                 system_prompt=_text_of(task, Role.SYSTEM) or None,

@@ -8,7 +8,6 @@ sampling, roots or elicitation (they are refused by the protocol).
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from typing import Any
 
 from data import canonical
 from data.messages import ToolSpec
-from pipeline.checks.options import check_variable
+from pipeline.checks.credentials import read_variable
 from pipeline.dotted import load_dotted
 from pipeline.environments.mcp.stdio import stdio_transport
 from pipeline.environments.schemas import compact
@@ -149,11 +148,7 @@ async def describe(client: Any) -> Description:
 
 
 def _variable(name: str) -> str:
-    check_variable(name, where="MCP server: each of env, and each value of headers,")
-    value = os.environ.get(name)
-    if value is None:
-        raise ConfigError(f"environment variable {name} is not set; the MCP server needs it")
-    return value
+    return read_variable(name, where="MCP server: each of env, and each value of headers,")
 
 
 def _package() -> Any:

@@ -13,7 +13,6 @@ import asyncio
 import base64
 import contextlib
 import functools
-import os
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from urllib.parse import quote, quote_plus, urljoin
 import httpx
 
 from data import canonical
+from pipeline.checks.credentials import read_variable
 from pipeline.environments.openapi.request import ApiRequest
 from pipeline.errors import ConfigError, EnvironmentFailure
 
@@ -97,9 +97,7 @@ def blotted(text: str, credentials: Iterable[Credential]) -> str:
 
 def credential(scheme: Mapping[str, Any], variable: str, *, name: str) -> Credential:
     """The credential of a security scheme from an environment variable. Raises ConfigError, without it."""
-    secret = os.environ.get(variable, "")
-    if not secret:
-        raise ConfigError(f"auth {name!r}: the environment variable {variable} is not set; export it there")
+    secret = read_variable(variable, where=f"auth {name!r}")
     if not secret.isprintable() or not secret.isascii():
         raise ConfigError(f"auth {name!r}: the value of {variable} is no printable ASCII text")
     kind, way = str(scheme.get("type")), str(scheme.get("scheme", "")).lower()

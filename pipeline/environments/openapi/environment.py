@@ -17,7 +17,7 @@ import httpx
 
 from data import canonical
 from data.tasks import Task
-from pipeline.checks.options import check_variable
+from pipeline.checks.credentials import check_variable
 from pipeline.environments.documented import sources_digest
 from pipeline.environments.host import FileHost
 from pipeline.environments.openapi.client import ClientPolicy, Credential, checked_base_url, credential

@@ -80,6 +80,19 @@ def test_a_world_runs_its_code_remotely(bubblewrap: Sandbox) -> None:
         assert asyncio.run(play_one(url))
 
 
+def test_a_key_is_sent_and_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLEET_KEY", "fleet-4711")
+    server = answers(lambda _, payload: (401, payload["headers"]))
+    with serving(server) as url:
+        sandbox = load_sandbox("remote", url=url, api_key_env="FLEET_KEY")
+        with pytest.raises(ConfigError, match=r"HTTP 401: .*Bearer \*\*\*") as caught:
+            run(sandbox, Program("1"))
+        asyncio.run(sandbox.close())
+    assert "4711" not in f"{caught.value} {sandbox.describe()}"
+    with pytest.raises(ConfigError, match="api_key_env: the environment variable ABSENT is not set"):
+        load_sandbox("remote", url="http://127.0.0.1:1", api_key_env="ABSENT")
+
+
 def test_files_go_there_and_come_back(remote: Sandbox) -> None:
     program = Program(
         "open('b', 'wb').write(open('a', 'rb').read()[::-1])", files={"a": b"\x00\xff"}, collect=("b", "c")
@@ -93,12 +106,13 @@ def test_arguments_have_no_place_in_the_protocol(remote: Sandbox) -> None:
 
 
 def answers(reply: Callable[[int, dict[str, Any]], tuple[int, Any]]) -> ThreadingHTTPServer:
-    """A server that answers with what `reply(number of the request, payload)` says."""
+    """A server that answers with what `reply(number of the request, payload)` says; `headers` is added."""
     count = iter(range(10_000))
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             payload = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            payload["headers"] = dict(self.headers)
             status, body = reply(next(count), payload)
             data = body if isinstance(body, bytes) else json.dumps(body).encode()
             self.send_response(status)

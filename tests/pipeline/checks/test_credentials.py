@@ -1,0 +1,71 @@
+"""Credentials in a recipe: named, never shown, and no data of tasks taken for one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from data.errors import ConfigError
+from pipeline.checks.credentials import check_variable, read_variable, refuse_credentials
+
+KEY = "abcdefghijklmnopqrstuvwx0123456789AB"
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"environment": {"options": {"how": f"sk-proj-{KEY}"}}}, "environment.options.how"),
+    ({"environment": {"options": {"how": f"hf_{KEY}"}}}, "environment.options.how"),
+    ({"environment": {"options": {"how": f"ghp_{KEY}"}}}, "environment.options.how"),
+    ({"environment": {"options": {"how": f"github_pat_{KEY}"}}}, "environment.options.how"),
+    ({"environment": {"options": {"how": f"glpat-{KEY}"}}}, "environment.options.how"),
+    ({"environment": {"options": {"how": f"xoxb-{KEY}"}}}, "environment.options.how"),
+    ({"environment": {"options": {"how": "AKIA0123456789ABCDEF"}}}, "environment.options.how"),
+    ({"environment": {"options": {"how": f"AIza{KEY}"}}}, "environment.options.how"),
+    ({"environment": {"options": {"how": f"eyJ{KEY}.eyJ{KEY}.{KEY}"}}}, "environment.options.how"),
+    ({"environment": {"options": {"how": "-----BEGIN RSA PRIVATE KEY-----\nx"}}}, "environment.options.how"),
+    ({"environment": {"options": {"headers": {"A": f"Bearer {KEY}"}}}}, "environment.options.headers.A"),
+    ({"environment": {"options": {"command": ["run", f"--key=sk-{KEY}"]}}}, "environment.options.command.1"),
+    ({"policy": {"url": f"http://me:{KEY}@host:8000"}}, "policy.url"),
+    ({"environment": {"options": {"password": "correct horse"}}}, "environment.options.password"),
+    ({"environment": {"options": {"API-Key": KEY}}}, "environment.options.API-Key"),
+    ({"loop": {"chats": {"sample_judge": {"api_key": KEY}}}}, "loop.chats.sample_judge.api_key"),
+]
+TAKEN: list[dict[str, Any]] = [
+    {"environment": {"options": {"auth": {"api_key": "RENTAL_KEY"}, "headers": {"Authorization": "TOKEN"}}}},
+    {"synth": {"a": {"options": {"chat": {"url": "http://host:8000/v1", "api_key_env": "KEY"}}}}},
+    {"environment": {"options": {"tasks": [{"gold": [{"name": "login", "password": "abc"}]}]}}},
+    {"policy": {"model": "task-generator-of-a-very-long-name-indeed", "url": "http://[::1]:8000"}},
+    {"environment": {"options": {"password": ""}}},
+]
+
+
+@pytest.mark.parametrize(("recipe", "place"), REFUSED, ids=[str(n) for n in range(len(REFUSED))])
+def test_a_credential_is_refused_by_its_place_and_not_shown(recipe: dict[str, Any], place: str) -> None:
+    with pytest.raises(ConfigError, match="environment variable") as caught:
+        refuse_credentials({**recipe, "name": "x"}, where="r.yaml")
+    told = str(caught.value)
+    assert told.startswith(f"r.yaml: {place} holds")
+    assert KEY not in told and "horse" not in told
+
+
+@pytest.mark.parametrize("recipe", TAKEN)
+def test_names_of_variables_and_data_are_taken(recipe: dict[str, Any]) -> None:
+    refuse_credentials(recipe, where="r.yaml")
+
+
+@pytest.mark.parametrize("pasted", ["sk-live-4711", "Bearer 4711", "KEY=4711", "", "4711"])
+def test_a_secret_in_the_place_of_a_variables_name_is_not_repeated(pasted: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_variable(pasted, where="api_key_env")
+    assert str(caught.value).startswith("api_key_env takes the NAME of an environment variable")
+    assert "4711" not in str(caught.value)
+    check_variable("MY_KEY", where="api_key_env")
+
+
+def test_a_variable_is_read_and_an_unset_or_empty_one_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FULL", "4711")
+    monkeypatch.setenv("EMPTY", "")
+    assert read_variable("FULL", where="api_key_env") == "4711"
+    for name in ("EMPTY", "ABSENT"):
+        with pytest.raises(
+            ConfigError, match=f"api_key_env: the environment variable {name} is not set; export"
+        ):
+            read_variable(name, where="api_key_env")
