@@ -10,6 +10,7 @@ export PYTHON TORCH TORCH_INDEX VLLM_PACKAGE
 
 BIN := .venv/bin
 SEED ?= 0
+OF ?= training
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
@@ -36,9 +37,8 @@ verifiers-setup:  ## Install verifiers into .venv-verifiers (0.75 GB; its tests 
 demo: setup serve-setup  ## The main job on a real model: base, SFT, curation, GRPO, evaluation
 	$(BIN)/trajsmith demo $(DEMO_ARGS)
 
-prove: setup serve-setup  ## One seed of the comparison at equal compute and of its control: make prove SEED=1
-	$(BIN)/trajsmith prove --seed $(SEED) $(PROVE_ARGS)
-	$(BIN)/trajsmith prove --of control --seed $(SEED) $(PROVE_ARGS)
+prove: setup serve-setup  ## One seed of a proof at equal compute: make prove SEED=1 OF=control
+	$(BIN)/trajsmith prove --of $(OF) --seed $(SEED) $(PROVE_ARGS)
 
 check: setup  ## Format, lint, types, import layers, layout guards, documents
 	$(BIN)/ruff format --check .

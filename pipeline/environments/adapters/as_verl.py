@@ -10,8 +10,9 @@ rollout that the infrastructure broke is played again; broken again it raises, b
 without a reward.
 
 Written to the interface of verl/experimental/agent_loop (AgentLoopBase.run, AgentLoopOutput) and tested
-against a stand-in of it; verl itself needs a GPU and was not run. Not covered: context policies that start a
-new segment (verl takes one token stream), images, verl's own reward functions.
+against a stand-in of it; tried by hand with the classes of verl 0.9.1. Its trainer needs a GPU and was not
+run. Not covered: context policies that start a new segment (verl takes one token stream), images, verl's own
+reward functions.
 """
 
 from __future__ import annotations
@@ -26,7 +27,13 @@ from data.trajectories import SpanKind, Termination, Trajectory
 from pipeline.engines.base import Completion, FinishReason, Sampling
 from pipeline.environments.adapters.rows import first_tasks
 from pipeline.environments.base import Environment
-from pipeline.errors import ConfigError, EngineProtocolError, EnvironmentFailure, MissingExtraError
+from pipeline.errors import (
+    ConfigError,
+    EngineError,
+    EngineProtocolError,
+    EnvironmentFailure,
+    MissingExtraError,
+)
 from pipeline.renderers.base import Renderer
 from pipeline.renderers.load import load_renderer
 from pipeline.rollout import RolloutSettings, rollout
@@ -64,6 +71,8 @@ class VerlEngine:
             raise EngineProtocolError(
                 "verl returned no log-probs; set actor_rollout_ref.rollout.calculate_log_probs=True"
             )
+        if getattr(output, "stop_reason", None) == "aborted":
+            raise EngineError("verl's server aborted the request, which says nothing of the model")
         stopped = bool(sampled) and sampled[-1] in sampling.stop_token_ids
         reason = FinishReason.STOP if stopped else FinishReason.LENGTH
         return [Completion(sampled, tuple(logprobs), reason, self.weights_version)]

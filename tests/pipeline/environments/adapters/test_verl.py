@@ -24,10 +24,10 @@ from tests.tiny import make_tiny_tokenizer
 
 
 class Manager:
-    """verl's server manager: keyword arguments, a TokenOutput-like answer."""
+    """verl's server manager: keyword arguments, a TokenOutput-like answer; it aborts the first `aborted`."""
 
-    def __init__(self, engine: Any, *, logprobs: bool = True) -> None:
-        self.engine, self.logprobs = engine, logprobs
+    def __init__(self, engine: Any, *, logprobs: bool = True, aborted: int = 0) -> None:
+        self.engine, self.logprobs, self.aborted = engine, logprobs, aborted
 
     async def generate(
         self, *, request_id: str, prompt_ids: list[int], sampling_params: dict[str, Any]
@@ -38,8 +38,11 @@ class Manager:
             max_tokens=sampling_params["max_tokens"], stop_token_ids=stops, seed=sum(prompt_ids)
         )
         (made,) = await self.engine.generate(prompt_ids, sampling)
+        self.aborted -= 1
         return SimpleNamespace(
-            token_ids=list(made.token_ids), log_probs=list(made.logprobs) if self.logprobs else None
+            token_ids=list(made.token_ids),
+            log_probs=list(made.logprobs) if self.logprobs else None,
+            stop_reason="aborted" if self.aborted >= 0 else "completed",
         )
 
 
@@ -63,11 +66,11 @@ def tokenizer(tmp_path: Path) -> Path:
     return make_tiny_tokenizer(tmp_path)
 
 
-def played(tokenizer: Path, *, faults: dict[str, float] | None = None, logprobs: bool = True) -> list[Any]:
+def played(tokenizer: Path, *, faults: dict[str, float] | None = None, **options: Any) -> list[Any]:
     world = load_environment("counter")
     environment = with_faults(world, faults) if faults else world
     loop_class = agent_loop(environment, split="train", model_dir=tokenizer, tasks=12)
-    manager = Manager(ScriptedPolicy(world, load_renderer(tokenizer), mistakes=0.4), logprobs=logprobs)
+    manager = Manager(ScriptedPolicy(world, load_renderer(tokenizer), mistakes=0.4), **options)
 
     async def run() -> list[Any]:
         rows = verl_rows(environment, split="train", tasks=12, agent_name="trajsmith")
@@ -115,6 +118,14 @@ def test_no_row_is_made_of_a_broken_rollout(tokenizer: Path) -> None:
         played(tokenizer, faults={"server_error": 1.0})
     with pytest.raises(EnvironmentFailure, match="calculate_log_probs=True"):
         played(tokenizer, logprobs=False)
+    with pytest.raises(EnvironmentFailure, match="aborted the request"):
+        played(tokenizer, aborted=99)
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_an_aborted_request_is_no_short_answer(tokenizer: Path) -> None:
+    rewards = [output.reward_score for output in played(tokenizer)]
+    assert [output.reward_score for output in played(tokenizer, aborted=1)] == rewards
 
 
 @pytest.mark.usefixtures("stand_in")
