@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 import yaml
 
@@ -41,17 +42,23 @@ def start(recipe: Path, runs: Path) -> tuple[subprocess.Popen[str], dict[str, st
     return process, dict(line.split("=", 1) for line in lines)
 
 
-def test_the_example_agent_is_recorded_twice_over(
-    tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recipe = yaml.safe_load(EXAMPLE.read_text())
-    recipe["policy"]["model"] = str(tokenizer)
-    recipe["environment"]["options"] = {"steps": [1]}  # the tiny tokenizer needs more of the token budget
+@pytest.fixture
+def recipe(tokenizer: Path, tmp_path: Path) -> Path:
+    """The example's recipe, for the tiny tokenizer."""
+    value = yaml.safe_load(EXAMPLE.read_text())
+    value["policy"]["model"] = str(tokenizer)
+    value["environment"]["options"] = {"steps": [1]}  # the tiny tokenizer needs more of the token budget
     path = tmp_path / "recipe.yaml"
-    path.write_text(yaml.safe_dump(recipe))
+    path.write_text(yaml.safe_dump(value))
+    return path
+
+
+def test_the_example_agent_is_recorded_twice_over(
+    tokenizer: Path, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     runs = tmp_path / "runs"
     for round in (1, 2):
-        process, variables = start(path, runs)
+        process, variables = start(recipe, runs)
         try:
             for name, value in variables.items():
                 monkeypatch.setenv(name, value)
@@ -73,3 +80,37 @@ def test_the_example_agent_is_recorded_twice_over(
     assert os.environ["TRAJSMITH_TOKEN"] not in "".join(
         path.read_text(errors="replace") for path in runs.rglob("*") if path.is_file()
     )
+
+
+def test_a_killed_gateway_keeps_every_closed_episode_and_goes_on(recipe: Path, tmp_path: Path) -> None:
+    """Killed with an episode asked and not closed: that one is gone, the closed ones are whole."""
+    runs, rewards, finished = tmp_path / "runs", list[float](), 5
+
+    def client(variables: dict[str, str]) -> httpx.Client:
+        headers = {"authorization": f"Bearer {variables['TRAJSMITH_TOKEN']}"}
+        return httpx.Client(base_url=variables["TRAJSMITH_GATEWAY"], headers=headers, timeout=60)
+
+    process, variables = start(recipe, runs)
+    with client(variables) as http:
+        rewards += [agent.play(http, number) for number in range(finished)]
+        left = http.post("/episodes", json={"split": "train", "index": 7}).raise_for_status().json()
+        body = {"model": "policy", "messages": left["messages"], "tools": left["tools"]}
+        own = {"authorization": f"Bearer {left['api_key']}"}
+        http.post(f"{left['path']}/v1/chat/completions", json=body, headers=own).raise_for_status()
+    process.kill()
+    assert process.wait(timeout=60) == -signal.SIGKILL
+    with Store.open(runs / "own_agent") as store:
+        kept = list(store.trajectories())
+        assert sorted(one.reward.total for one in kept if one.reward) == pytest.approx(sorted(rewards))
+    again, variables = start(recipe, runs)
+    with client(variables) as http:
+        rewards += [agent.play(http, number) for number in range(finished, 8)]
+    again.send_signal(signal.SIGINT)
+    assert again.wait(timeout=60) == 0
+    for each in (process, again):
+        assert each.stdout is not None
+        each.stdout.close()
+    with Store.open(runs / "own_agent") as store:
+        kept = list(store.trajectories())
+        assert len(kept) == len({one.task_id for one in kept}) == 8
+        assert sum(one.reward.total for one in kept if one.reward) == pytest.approx(sum(rewards))
