@@ -1,7 +1,8 @@
 """The Engine contract: token ids in, token ids and log-probs out.
 
 The log-probs an engine returns are those of the distribution it sampled from ("processed": after
-temperature and any truncation). Text never crosses this boundary.
+temperature and any truncation). A greedy draw has no distribution: its log-probs are the model's own at
+temperature 1, as `score` gives them. Text never crosses this boundary.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
 Each step sample is decoded greedily from its stored context. A match is mastered; its own-output perplexity
 exp(-mean log p), thinking part included, tells borderline skill from sure skill (`rounds`). A mismatch goes
-to verification. Log-probs are the model's own at temperature 1 (`Engine.score`): those of a greedy draw are 0
-by contract. What the infrastructure broke says nothing of the model: verdict infra, to be probed again.
-Contexts are never cut: one that leaves no room is too long. Not covered: who was right (`verification`).
+to verification. Log-probs are the model's own at temperature 1: those of a greedy completion, by contract the
+ones `Engine.score` gives, without prefilling the context a second time. What the infrastructure broke says
+nothing of the model: verdict infra, to be probed again. Contexts are never cut: one that leaves no room is
+too long. Not covered: who was right (`verification`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from data.trajectories import Trajectory
 from pipeline.checks.calls import check_call
 from pipeline.engines.base import Completion, Engine, FinishReason, Sampling
 from pipeline.environments.base import Environment
-from pipeline.errors import ConfigError, EngineError, EngineProtocolError
+from pipeline.errors import ConfigError, EngineError
 from pipeline.renderers.base import Renderer
 from pipeline.rollout_author import trusted
 from pipeline.rollout_pool import Emit, pooled
@@ -146,7 +147,6 @@ class _Prober:
             )
         try:
             completion = await self._greedy(sample, room)
-            own = await self._own_logprobs(sample, completion)
         except EngineError as error:
             return self._probe(sample, ProbeVerdict.INFRA, f"EngineError: {error}")
         reason = self._differs(sample, completion)
@@ -156,7 +156,7 @@ class _Prober:
             update={
                 "predicted": self.renderer.decode(completion.token_ids),
                 "token_ids": completion.token_ids,
-                "perplexity": perplexity(own),
+                "perplexity": perplexity(completion.logprobs),
                 "weights": completion.weights_version,
             }
         )
@@ -166,16 +166,6 @@ class _Prober:
         affinity = sample.trajectory.trajectory_id
         made = await self.engine.generate(list(sample.context), request, n=1, affinity=affinity)
         return trusted(made, limit=room)[0]
-
-    async def _own_logprobs(self, sample: StepSample, completion: Completion) -> list[float]:
-        """One per token of the output, at temperature 1."""
-        scored = await self.engine.score([*sample.context, *completion.token_ids])
-        expected = len(sample.context) + len(completion.token_ids) - 1
-        if len(scored) != expected or not all(map(math.isfinite, scored)):
-            raise EngineProtocolError(
-                f"score of {expected + 1} tokens gave {len(scored)} values, not all finite"
-            )
-        return scored[-len(completion.token_ids) :]
 
     def _differs(self, sample: StepSample, completion: Completion) -> str:
         if completion.finish_reason is FinishReason.LENGTH:

@@ -71,9 +71,14 @@ def test_samples_are_seeded_and_stop_tokens_are_kept(vllm_server: ModelServer) -
         assert len(completion.token_ids) <= 48
 
 
-def test_score_agrees_with_the_logprobs_of_what_was_sampled(vllm_server: ModelServer) -> None:
+@pytest.mark.parametrize("temperature", [1.0, 0.0])
+def test_score_agrees_with_the_logprobs_of_what_was_sampled(
+    temperature: float, vllm_server: ModelServer
+) -> None:
+    """Greedy ones, too: they are the model's own at temperature 1."""
+
     async def work(engine: VllmEngine) -> tuple[Completion, list[float]]:
-        [sampled] = await engine.generate(PROMPT, Sampling(temperature=1.0, max_tokens=32, seed=1))
+        [sampled] = await engine.generate(PROMPT, Sampling(temperature=temperature, max_tokens=32, seed=1))
         return sampled, await engine.score([*PROMPT, *sampled.token_ids])
 
     sampled, scores = on(vllm_server, work)
@@ -81,6 +86,7 @@ def test_score_agrees_with_the_logprobs_of_what_was_sampled(vllm_server: ModelSe
     differences = [abs(a - b) for a, b in zip(scores[len(PROMPT) - 1 :], sampled.logprobs, strict=True)]
     assert sum(differences) / len(differences) < 0.03
     assert max(differences) < 0.3
+    assert min(sampled.logprobs) < -0.1
 
 
 def test_logprobs_are_of_the_tempered_distribution(vllm_server: ModelServer) -> None:
