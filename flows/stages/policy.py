@@ -18,6 +18,7 @@ from data.tasks import Task
 from flows.stages.progress import Say, silent
 from flows.stages.recipe import MemorySection, PolicySection
 from flows.stages.scripted import ScriptedPolicy, scripted_label
+from pipeline.checks.credentials import read_variable
 from pipeline.engines.base import Engine, Sampling
 from pipeline.engines.vllm import VllmEngine
 from pipeline.environments.base import Environment
@@ -149,14 +150,16 @@ async def _served(
 ) -> AsyncIterator[LivePolicy]:
     """The policy behind a server that is started here, or behind the user's."""
     server = None if section.url else _server(section, model_dir, log_path)
+    variable = section.api_key_env
+    key = read_variable(variable, where="policy.api_key_env") if variable and server is None else ""
     try:
         if server is not None:
             await asyncio.to_thread(server.start, starting_lines(say))
         urls = section.url.split(",") if server is None else [server.url]
         name = section.served_name or ServerSettings().served_name
-        longest, updatable = await _first_check(urls, name, section.patience_seconds)
+        longest, updatable = await _first_check(urls, name, section.patience_seconds, key)
         engine = VllmEngine(
-            urls, model=name, name=label, policy=HttpPolicy(patience=section.patience_seconds)
+            urls, model=name, name=label, api_key=key, policy=HttpPolicy(patience=section.patience_seconds)
         )
         try:
             engine.weights_version = name
@@ -184,10 +187,10 @@ async def _settle_weights(engine: VllmEngine, model_dir: Path, *, ours: bool, sa
         await engine.reload_weights(model_dir)
 
 
-async def _first_check(urls: list[str], name: str, patience: float) -> tuple[int, bool]:
+async def _first_check(urls: list[str], name: str, patience: float, key: str) -> tuple[int, bool]:
     """The longest sequence the servers take and whether they are vLLM; given up soon without answer."""
     policy = HttpPolicy(patience=min(patience, _FIRST_PATIENCE_SECONDS))
-    engine = VllmEngine(urls, model=name, policy=policy)
+    engine = VllmEngine(urls, model=name, api_key=key, policy=policy)
     try:
         return await engine.check(), engine.updatable
     finally:

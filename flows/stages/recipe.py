@@ -19,7 +19,15 @@ from pipeline.errors import ConfigError
 from pipeline.memory.entries import Kind
 from pipeline.rollout_settings import ContextPolicy
 
-_HOW_SERVED = ("url", "max_in_flight", "server_args", "kv_cache_gib", "patience_seconds", "group_seconds")
+_HOW_SERVED = (
+    "url",
+    "api_key_env",
+    "max_in_flight",
+    "server_args",
+    "kv_cache_gib",
+    "patience_seconds",
+    "group_seconds",
+)
 VOLATILE = ("description", "curate", *(f"policy.{key}" for key in _HOW_SERVED))
 """Keys that may change between two runs of one directory without making a finished stage new.
 
@@ -70,6 +78,8 @@ class PolicySection(Section):
     """A known name or a directory with safetensors and a tokenizer (`scripted`: a tokenizer is enough)."""
     url: str = ""
     """Base URL of a running server; "" starts one for the run and ends it afterwards."""
+    api_key_env: str = ""
+    """The environment variable that holds the key of the server at `url`."""
     served_name: str = ""
     """The server's name of the model; "" is the one `trajsmith serve` gives, "policy"."""
     temperature: float = Field(default=1.0, ge=0.0)

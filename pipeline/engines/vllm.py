@@ -36,16 +36,21 @@ class VllmEngine:
         model: str,
         name: str = "",
         weights_version: str = "",
+        api_key: str = "",
         policy: HttpPolicy | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        """`model` is the served name, `name` what results show; `urls` without `/v1`."""
+        """`model` is the served name, `name` what results show; `urls` without `/v1`.
+
+        `api_key` is sent as a bearer token with every request.
+        """
         self.model, self.name = model, name or model
         self.weights_version = weights_version
         self.updatable = False
         """Whether `check` found vLLM everywhere; only its weights can be asked for and replaced."""
-        self.urls, self._policy, self._transport = tuple(urls), policy, transport
-        self.pool = HttpPool(urls, policy=policy, transport=transport)
+        self.urls, self._policy, self._transport, self._api_key = tuple(urls), policy, transport, api_key
+        headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        self.pool = HttpPool(urls, policy=policy, headers=headers, transport=transport)
         self._running, self._updating = 0, False
         self._changed: asyncio.Condition | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -57,6 +62,7 @@ class VllmEngine:
             model=self.model,
             name=self.name,
             weights_version=self.weights_version,
+            api_key=self._api_key,
             policy=self._policy,
             transport=self._transport,
         )

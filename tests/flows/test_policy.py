@@ -59,6 +59,28 @@ def test_weights_of_a_users_server(
     assert bool(loads) is pushed
 
 
+def test_every_request_to_a_users_server_brings_its_key(
+    tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rl.models.checkpoint_digest", lambda directory: "sft")
+    monkeypatch.setenv("FLEET_KEY", "fleet-4711")
+
+    async def opened(url: str, variable: str) -> None:
+        section = PolicySection(model=str(tokenizer), url=url, api_key_env=variable)
+        async with open_policy(section, model_dir=tokenizer, label="s") as policy:
+            twin = policy.engine.twin()  # type: ignore[attr-defined]
+            await twin.check()
+            await twin.close()
+
+    with ScriptedServer(Served("base", {tokenizer: "sft"})) as server:
+        asyncio.run(opened(server.url, "FLEET_KEY"))
+        assert {one.headers.get("authorization") for one in server.received} == {"Bearer fleet-4711"}
+        with pytest.raises(
+            ConfigError, match=r"policy.api_key_env: the environment variable ABSENT is not set"
+        ):
+            asyncio.run(opened(server.url, "ABSENT"))
+
+
 def test_the_recipe_sets_how_a_rollout_runs(tokenizer: Path) -> None:
     section = PolicySection(
         engine="scripted",
