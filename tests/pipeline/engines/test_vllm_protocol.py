@@ -35,7 +35,7 @@ def answer_of(*choices: dict[str, Any]) -> dict[str, Any]:
 
 def engine_at(server: ScriptedServer) -> VllmEngine:
     return VllmEngine(
-        [server.url], model="policy", name="Tiny", policy=HttpPolicy(backoff=0.001, patience=0.2)
+        [server.url], model="policy", name="Tiny", policy=HttpPolicy(backoff=0.001, patience=1.0)
     )
 
 
