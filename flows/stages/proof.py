@@ -129,7 +129,8 @@ class World:
     async def evaluate(self, arm: str) -> None:
         """Evaluate an arm on the held-out split at both temperatures, and on unseen templates greedily.
 
-        All the tasks at the recipe's temperature, where the arms are told apart best, half at the other.
+        All the tasks at the recipe's temperature, where the arms are told apart best, half at the other, a
+        tenth of as many unseen ones.
         """
         await self.policy.load(self.model(arm))
         known = self.arms.setdefault(arm, Arm())
@@ -154,7 +155,7 @@ class World:
             sections.append(section.model_copy(update={"temperature": temperature, "tasks": tasks}))
         unseen = f"{section.split}_unseen"
         if unseen in self.environment.splits:
-            greedy = {"split": unseen, "temperature": 0.0, "tasks": section.tasks // 5}
+            greedy = {"split": unseen, "temperature": 0.0, "tasks": section.tasks // 10}
             sections.append(section.model_copy(update=greedy))
         return sections
 
