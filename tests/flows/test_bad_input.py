@@ -30,7 +30,7 @@ FILTERS = [{"name": "valid_calls"}]
     [
         ("polcy", {}, "polcy: unknown key; did you mean 'policy'?"),
         ("policy.temprature", 1, "policy.temprature: unknown key; did you mean 'temperature'?"),
-        ("policy.zzz", 1, "policy.zzz: unknown key; allowed: context_policy, engine, "),
+        ("policy.zzz", 1, "policy.zzz: unknown key; allowed: api_key_env, context_policy, engine, "),
         ("synth.rollouts.task", 1, "synth.rollouts.task: unknown key; did you mean 'tasks'?"),
         ("policy.temperature", -1, "policy.temperature: Input should be greater than or equal to 0; got -1"),
         ("policy.mistakes", 1.5, "policy.mistakes: Input should be less than or equal to 1; got 1.5"),
