@@ -8,6 +8,7 @@ sampling, roots or elicitation (they are refused by the protocol).
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from typing import Any
 
 from data import canonical
 from data.messages import ToolSpec
-from pipeline.checks.credentials import read_variable
+from pipeline.checks.credentials import check_variable
 from pipeline.dotted import load_dotted
 from pipeline.environments.mcp.stdio import stdio_transport
 from pipeline.environments.schemas import compact
@@ -148,7 +149,11 @@ async def describe(client: Any) -> Description:
 
 
 def _variable(name: str) -> str:
-    return read_variable(name, where="MCP server: each of env, and each value of headers,")
+    check_variable(name, where="MCP server: each of env, and each value of headers,")
+    value = os.environ.get(name)
+    if value is None:
+        raise ConfigError(f"environment variable {name} is not set; the MCP server needs it")
+    return value
 
 
 def _package() -> Any:
