@@ -15,7 +15,7 @@ import pytest
 
 from data import leaks
 from data.errors import ConfigError
-from data.messages import ToolCall, Turn
+from data.messages import ParseStatus, ToolCall, Turn
 from data.tasks import Task
 from data.trajectories import Origin, Trajectory
 from data.verdicts import Verdict
@@ -26,10 +26,11 @@ from pipeline.environments.play import play
 from pipeline.environments.registry import load_environment
 from pipeline.environments.renamed import is_renamed
 from pipeline.errors import EnvironmentFailure
+from pipeline.rollout_settings import RolloutSettings
 from synthesizers.base import Made, is_given_up
 from synthesizers.grounding.provenance import Provenance
 from synthesizers.looptool.expansion import expand
-from synthesizers.looptool.gates import wording
+from synthesizers.looptool.gates import GoldGate, fits_schemas, wording
 from synthesizers.looptool.plans import plan_task, planned_turns
 from synthesizers.looptool.records import LabelVerdict, Part, Repair
 from synthesizers.looptool.roles import (
@@ -221,6 +222,13 @@ def test_a_boolean_fails_the_check_of_an_integer(desk: Desk) -> None:
     lying: Any = Wrong(desk.environment, Booleans)
     made = expanded(desk, [error_at(desk, "hotel")], environment=lying, weights={Kind.DATA: 1}, k=2)
     assert not tasks_of(made) and {each.reason for each in verdicts_of(made)} == {"gold_failed"}
+    settings = RolloutSettings()
+    gate = GoldGate(environment=lying, renderer=desk.renderer, settings=settings, seed=0, run_id="")
+    task = next(each for each in desk.tasks.values() if each.template == "hotel")
+    played = asyncio.run(gate.gold(task.model_copy(update={"synthesizer": "looptool"}), failed=()))
+    booked = [call for turn in played.turns for call in turn.tool_calls if "true" in call.arguments]
+    assert booked and {call.status for call in booked} == {ParseStatus.BAD_ARGUMENTS}
+    assert "nights must be integer" in booked[0].error and not fits_schemas(played)
 
 
 def test_the_second_gate_lets_no_duplicate_pass(desk: Desk) -> None:
