@@ -19,7 +19,7 @@ from typing import Protocol, runtime_checkable
 from data import canonical
 from data.errors import ConfigError
 from data.tasks import Task
-from data.trajectories import Trajectory
+from data.trajectories import Termination, Trajectory
 from data.verdicts import Verdict
 from pipeline.engines.base import Engine, Sampling
 from pipeline.environments.base import Environment
@@ -34,6 +34,9 @@ from synthesizers.tree_search.scores import StepScores
 from synthesizers.tree_search.settings import Pick
 
 _log = logging.getLogger("trajsmith.grpo")
+MAX_BROKEN_SHARE, LEAST_BROKEN = 0.2, 4
+"""Rollouts of a batch that the infrastructure may break for good: this share, and always fewer than this
+many. Ours; a run that goes on with most of its tools down learns from what happened to get through."""
 
 
 @runtime_checkable
@@ -99,11 +102,21 @@ def check_window(settings: RolloutSettings, config: GrpoConfig) -> None:
 
 
 def refuse_unrewarded(played: Sequence[Trajectory], batch: int) -> None:
-    """EngineError where no rollout of a batch got a reward."""
-    if all(trajectory.reward is None for trajectory in played):
-        reasons = sorted({trajectory.error for trajectory in played})[:3]
+    """EngineError where no rollout of a batch got a reward, or the infrastructure broke too many for good.
+
+    An attempt that a later one made up for does not count, nor do rollouts that were cut as stragglers.
+    """
+    attempts = [((each.group_id, each.rollout_index), each) for each in played]
+    rewarded = {key for key, each in attempts if each.reward is not None}
+    left = {key: each for key, each in attempts if key not in rewarded}
+    broken = [each for each in left.values() if each.termination is not Termination.CANCELLED]
+    number, reasons = len(rewarded) + len(left), "; ".join(sorted({each.error for each in left.values()})[:3])
+    if not rewarded:
+        raise EngineError(f"none of {number} rollouts of batch {batch} got a reward: {reasons}")
+    if len(broken) >= LEAST_BROKEN and len(broken) > MAX_BROKEN_SHARE * number:
         raise EngineError(
-            f"none of {len(played)} rollouts of batch {batch} got a reward: {'; '.join(reasons)}"
+            f"{len(broken)} of {number} rollouts of batch {batch} were broken by the infrastructure, more "
+            f"than {MAX_BROKEN_SHARE:.0%}; what is left is no fair sample. They said: {reasons}"
         )
 
 

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from data.errors import ConfigError
-from data.trajectories import Trajectory
+from data.trajectories import Termination, Trajectory
 from pipeline.engines.base import Sampling
 from pipeline.errors import EngineError
 from pipeline.renderers.load import load_renderer
 from pipeline.rollout import RolloutSettings
 from rl.grpo import train_grpo
 from rl.grpo_config import GrpoConfig, PushKind
-from rl.grpo_sources import Online
+from rl.grpo_sources import Online, refuse_unrewarded
 from rl.lm import LoraSettings, Precision
 from rl.models import checkpoint_digest
 from rl.results import TrainResult
@@ -112,10 +112,47 @@ def test_a_dead_server_is_an_error_not_a_reward(tiny: Path, tmp_path: Path) -> N
 
     seen: list[Trajectory] = []
     with pytest.raises(
-        EngineError, match=r"none of 16 rollouts of batch 0 got a reward: .*connection refused"
+        EngineError, match=r"none of 8 rollouts of batch 0 got a reward: .*connection refused"
     ):
         _train(_online(tiny, Dead(tiny), seen), tiny, tmp_path / "o", CONFIG)
-    assert {trajectory.reward for trajectory in seen} == {None}
+    assert {trajectory.reward for trajectory in seen} == {None} and len(seen) == 16, "each was tried again"
+
+
+@pytest.mark.parametrize(
+    ("broken", "again", "stops"), [(3, 0, False), (4, 0, True), (8, 8, False), (8, 4, True), (8, 5, False)]
+)
+def test_a_run_stops_where_infrastructure_breaks_too_many_rollouts(
+    broken: int, again: int, stops: bool
+) -> None:
+    """Of 16, in groups of 4; `again` of the broken ones a second attempt made up for. A run in which 60 % of
+    all calls died unnoticed is ToolRL's known case."""
+
+    def played(place: int, *, reward: float | None, attempt: int = 0) -> Trajectory:
+        made = trajectory(
+            segment([(PROMPT, 0, [5]), (GENERATED, 1, [7])]),
+            reward=reward,
+            group=str(place % 4),
+            index=place // 4,
+        )
+        ending = Termination.FINISHED if reward is not None else Termination.INFRA_FAILURE
+        changes = {
+            "attempt": attempt,
+            "termination": ending,
+            "error": "sandbox gone" if reward is None else "",
+        }
+        return made.model_copy(update=changes)
+
+    rows = [played(place, reward=None if place < broken else 1.0) for place in range(16)]
+    rows += [played(place, reward=0.0, attempt=1) for place in range(again)]
+    if not stops:
+        refuse_unrewarded(rows, 0)
+        return
+    with pytest.raises(EngineError, match=r"4 of 16 rollouts of batch 0 .* more than 20%.*sandbox gone"):
+        refuse_unrewarded(rows, 0)
+    cut = [
+        row.model_copy(update={"termination": Termination.CANCELLED}) for row in rows if row.reward is None
+    ]
+    refuse_unrewarded([*cut, *(row for row in rows if row.reward is not None)], 0)
 
 
 def test_rollouts_that_cannot_be_trained_on_are_refused_before_any_is_made(

@@ -135,6 +135,14 @@ def test_failed_rollouts_leave_first_and_short_groups_are_kept_and_told_of() -> 
     assert len(short) == 3 and report.short_groups == ["g"] and report.kept == 2
 
 
+def test_a_group_that_all_or_nobody_solved_is_kept_like_any_other() -> None:
+    """The released code removes such groups first; their advantages are 0 anyway, and counted as such."""
+    for reward in (0.0, 1.0):
+        kept, report = select_rollouts(group_of([reward] * 8), ROC, keep=4, seed="s")
+        assert (len(kept), report.kept, report.left_out_groups) == (4, 4, [])
+        assert set(advantages(kept).values.values()) == {0.0} and advantages(kept).zero_variance_groups == 1
+
+
 def test_advantages_are_over_what_was_kept() -> None:
     group = group_of([1.0] * 2 + [0.0] * 6)
     kept, _ = select_rollouts(group, ROC, keep=4, seed="s")
