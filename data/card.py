@@ -7,7 +7,7 @@ given by the caller and stated as given.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from data.trajectories import Trajectory
@@ -59,6 +59,11 @@ class Funnel:
             else:
                 reasons[verdict.reason] += 1
         return funnel
+
+    def add(self, name: str, *, kept: int, dropped: Mapping[str, int]) -> None:
+        """A filter that was counted elsewhere, after those that are here."""
+        self.kept[name] += kept
+        self.dropped.setdefault(name, Counter()).update(dropped)
 
     def rows(self) -> list[tuple[str, int, int, str]]:
         """(filter, seen, kept, "reason n, reason n") per filter."""

@@ -30,7 +30,7 @@ def write_curated(folder: Path, rows: Iterable[Trajectory], card: Callable[[], s
         fresh.mkdir(parents=True)
         count = _write_shards(fresh, iter(rows))
         write_atomically(fresh / CARD, card())
-        replace_directory(fresh, folder)
+        replace_directory(fresh, folder, aside=folder.with_name(folder.name + ".old"))
     return count
 
 

@@ -32,6 +32,16 @@ def disk_errors(path: Path, *, safe: str) -> Iterator[None]:
         ) from error
 
 
+def user_path(written: str | Path) -> Path:
+    """A path as a person writes it: ~ is their home; a ~ of nobody stays as it is, and leads nowhere."""
+    return Path(os.path.expanduser(written))
+
+
+def numbered_lines(text: str) -> list[tuple[int, str]]:
+    """The lines of a JSONL text that are not blank, from 1 on: rows may hold any line end but a line feed."""
+    return [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+
+
 def sync_file(path: Path) -> None:
     """Return once what was written to `path` is on disk."""
     with open(path, "rb") as file:
@@ -63,12 +73,14 @@ def write_atomically(path: Path, text: str) -> None:
         fsync_directory(path.parent)
 
 
-def replace_directory(fresh: Path, folder: Path) -> None:
-    """Put the complete directory `fresh` in the place of `folder`, whose old content goes last."""
-    old = folder.with_name(folder.name + ".old")
-    shutil.rmtree(old, ignore_errors=True)
+def replace_directory(fresh: Path, folder: Path, *, aside: Path) -> None:
+    """Put the complete directory `fresh` in the place of `folder`, whose old content goes last.
+
+    `aside` is a path of the caller's on the same disk, where the old content waits; what is there is lost.
+    """
+    shutil.rmtree(aside, ignore_errors=True)
     if folder.exists():
-        folder.rename(old)
+        folder.rename(aside)
     fresh.rename(folder)
     fsync_directory(folder.parent)
-    shutil.rmtree(old, ignore_errors=True)
+    shutil.rmtree(aside, ignore_errors=True)

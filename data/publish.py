@@ -1,18 +1,20 @@
 """Publish a run's curated trajectories as one data set: three views and a card, to a folder or the hub.
 
 The directory is built and checked beside the target first; the target changes only when all of it is
-there. On the hub that is one commit, which also removes files of an earlier publication.
+there. On the hub that is one commit, which also removes files of an earlier publication. What a killed
+publication left beside the target is removed by the next one.
 The hub token is read from HF_TOKEN by the hub's own client and nowhere else.
 Not covered: tasks are not published (their private part is what must stay here).
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,7 +25,7 @@ import pyarrow.parquet as pq
 from data import formats, leaks, schema
 from data.card import Funnel, Lineage, make_card
 from data.errors import ConfigError, StoreError
-from data.files import disk_errors, replace_directory
+from data.files import disk_errors, replace_directory, sync_file
 from data.media import FOLDER as MEDIA
 from data.media import MediaStore
 from data.recipe import FILE as RECIPE_FILE
@@ -33,6 +35,7 @@ from data.tasks import Task
 from data.trajectories import Trajectory
 
 HUB = "hub:"
+_WORKPLACE = ".publish-"
 SHARD_ROWS = 10_000
 _BATCH_ROWS = 64
 _PENDING_TOKENS = 100_000
@@ -83,6 +86,7 @@ def publish(
     model_label: str = "",
     title: str = "",
     tasks: Iterable[Task] = (),
+    funnel: Funnel | None = None,
     private: bool = True,
     dry_run: bool = False,
     client: HubClient | None = None,
@@ -90,34 +94,38 @@ def publish(
     """Publish the curated trajectories of a run (its directory, its `curated/`, or an open Store).
 
     `to` is a folder or "hub:USER/NAME". `tasks` adds tasks that the run itself does not hold; every
-    trajectory's task must be known, or its private part could not be checked. `dry_run` builds and checks
-    everything in a temporary folder and leaves the target alone. Raises LeakError, ConfigError, StoreError.
+    trajectory's task must be known, or its private part could not be checked. `funnel` is what the card tells
+    of the filters; by default all stored verdicts, those of earlier curations included. `dry_run` builds and
+    checks everything in a temporary folder and leaves the target alone. Raises LeakError, ConfigError,
+    StoreError.
     """
     target = _check_target(to)
     with ExitStack() as stack:
         store = (
             source if isinstance(source, Store) else stack.enter_context(Store.open(_run_of(Path(source))))
         )
-        folder = stack.enter_context(_workplace(target, dry_run=dry_run))
+        workplace = stack.enter_context(_workplace(target, dry_run=dry_run))
+        folder = workplace / "new"
         title = title or (target.name if isinstance(target, Path) else target.split("/")[-1])
         labels = {"title": title, "license_id": license_id, "model_label": model_label}
         known = {task.task_id: task for stream in (store.tasks(), tasks) for task in stream}
-        publication = _build(store, folder, known, to, labels)
+        publication = _build(store, folder, known, to, labels, funnel)
         if dry_run:
             return publication
         if isinstance(target, Path):
             with disk_errors(target, safe="the run is untouched"):
-                replace_directory(folder, target)
+                replace_directory(folder, target, aside=workplace / "old")
         else:
             _push(client or _hub_client(), target, folder, publication, private=private)
     return publication
 
 
 def _build(
-    store: Store, folder: Path, tasks: dict[str, Task], to: str, labels: dict[str, str]
+    store: Store, folder: Path, tasks: dict[str, Task], to: str, labels: dict[str, str], funnel: Funnel | None
 ) -> Publication:
     lineage = Lineage()
     with disk_errors(folder, safe="the run is untouched"):
+        folder.mkdir()
         media = _MediaCopy(MediaStore(store.root / MEDIA), folder / MEDIA)
         counts = _write_views(folder, _checked(store.read_curated(), tasks, lineage, media))
         if not any(counts.values()):
@@ -131,15 +139,16 @@ def _build(
         card = make_card(
             **labels,
             lineage=lineage,
-            funnel=Funnel.of(store.verdicts()),
+            funnel=Funnel.of(store.verdicts()) if funnel is None else funnel,
             num_rollouts=len(store.ids(Kind.TRAJECTORIES)) + failures,
             num_failures=failures,
         )
         leaks.check_text(card, "the card", tasks)
         (folder / "README.md").write_text(card, encoding="utf-8")
-        files = {
-            str(p.relative_to(folder)): p.stat().st_size for p in sorted(folder.rglob("*")) if p.is_file()
-        }
+        paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+        for path in paths:
+            sync_file(path)
+        files = {str(path.relative_to(folder)): path.stat().st_size for path in paths}
     return Publication(target=to, counts=counts, files=files, card=card)
 
 
@@ -279,12 +288,17 @@ def _hub_client() -> HubClient:
 def _check_target(to: str) -> Path | str:
     if to.startswith(HUB):
         return _check_repo_name(to.removeprefix(HUB))
-    target = Path(to)
-    entries = {path.name for path in target.iterdir()} if target.is_dir() else set()
-    if target.exists() and (not target.is_dir() or entries - {"README.md", MEDIA, *_VIEWS}):
-        raise ConfigError(
-            f"{target} holds something that is no earlier publication; name a new or empty folder"
-        )
+    try:
+        target = Path(to).resolve()
+        entries = {path.name for path in target.iterdir()} if target.exists() else set()
+    except NotADirectoryError:
+        raise ConfigError(f"{to} is a file; name a new or empty folder") from None
+    except (OSError, RuntimeError, ValueError) as error:  # too long, unreadable, a circle of links, a NUL
+        raise ConfigError(f"{to!r:.120} cannot name a folder: {error!s:.120}; name another one") from error
+    if Path.cwd().is_relative_to(target):
+        raise ConfigError(f"{target} is the folder you are in, or holds it; name a new or empty folder")
+    if entries and not _VIEWS.keys() <= entries <= {"README.md", MEDIA, *_VIEWS}:
+        raise ConfigError(f"{to} holds something that is no earlier publication; name a new or empty folder")
     return target
 
 
@@ -307,23 +321,30 @@ def _run_of(path: Path) -> Path:
     raise ConfigError(f"{path} is neither a run directory nor the curated/ of one (no {RECIPE_FILE} found)")
 
 
-def _umask() -> int:
-    """The process's umask, which can only be read by setting it."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
-
-
 @contextmanager
 def _workplace(target: Path | str, *, dry_run: bool) -> Iterator[Path]:
-    """An empty folder that is gone afterwards: beside a folder target, so that it can be renamed there."""
-    parent = target.parent if isinstance(target, Path) and not dry_run else None
-    with disk_errors(parent or Path(tempfile.gettempdir()), safe="the run is untouched"):
-        if parent is not None:
-            parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=".publish-", dir=parent))
-        folder.chmod(0o777 & ~_umask())  # mkdtemp keeps others out, who may read what is published
+    """An empty folder that is gone afterwards: beside a folder target, so that its parts can be renamed."""
+    parent = target.parent if isinstance(target, Path) and not dry_run else Path(tempfile.gettempdir())
+    with disk_errors(parent, safe="the run is untouched"):
+        parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(parent)
+        folder = Path(tempfile.mkdtemp(prefix=_WORKPLACE, dir=parent))
+        held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(held, fcntl.LOCK_EX)
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        os.close(held)
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Remove the workplaces of killed publications: those that no process holds."""
+    for folder in parent.glob(f"{_WORKPLACE}*/"):
+        with suppress(OSError):  # held, or another user's
+            found = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder)
+            finally:
+                os.close(found)

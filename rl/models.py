@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from data.errors import ConfigError, StoreError
+from data.files import user_path
 from pipeline.serve_extension import weights_digest
 
 MODEL_LABELS = {"smollm2": "SmolLM2-135M-Instruct, dequantised from Q4_1"}
@@ -43,7 +44,7 @@ def resolve_model(name_or_path: str | Path, *, cache: Path | None = None) -> Pat
     """
     if str(name_or_path) in MODEL_LABELS:
         return fetch_smollm2(cache)
-    path = Path(name_or_path).expanduser()
+    path = user_path(name_or_path)
     if not path.is_dir():
         known = ", ".join(sorted(MODEL_LABELS))
         raise ConfigError(f"model {str(name_or_path)!r} is neither a directory nor a known name ({known})")
@@ -68,7 +69,7 @@ def model_label(name_or_path: str | Path) -> str:
 def cache_directory() -> Path:
     """Where fetched models live: $TRAJSMITH_CACHE, else ~/.cache/trajsmith."""
     configured = os.environ.get("TRAJSMITH_CACHE")
-    return Path(configured).expanduser() if configured else Path.home() / ".cache" / "trajsmith"
+    return user_path(configured) if configured else Path.home() / ".cache" / "trajsmith"
 
 
 def fetch_smollm2(cache: Path | None = None, *, download: Download | None = None) -> Path:

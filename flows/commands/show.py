@@ -57,13 +57,19 @@ def publish(
     """Publish the curated trajectories: messages, tokens and records, with a card; leaks are refused."""
     from data.publish import publish as send
     from data.store import Store
+    from flows.stages.curate import card_funnel
     from flows.stages.policy import policy_label
     from flows.stages.show import policy_of
 
     with Store.open(run) as store:
-        label = policy_label(policy_of(store))
         done = send(
-            store, to=to, license_id=license_id, model_label=label, private=not public, dry_run=dry_run
+            store,
+            to=to,
+            license_id=license_id,
+            model_label=policy_label(policy_of(store)),
+            funnel=card_funnel(store),
+            private=not public,
+            dry_run=dry_run,
         )
     for name, size in done.files.items():
         typer.echo(f"{size:12,d}  {name}")

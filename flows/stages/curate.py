@@ -8,10 +8,13 @@ environment's gold, in this process and unrecorded. Not covered: which filters e
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+from data.card import Funnel
 from data.messages import Record
 from data.store import Store
+from data.summaries import read_summary
 from data.tasks import Task
 from data.trajectories import Trajectory
 from data.verdicts import Verdict
@@ -32,6 +35,8 @@ from pipeline.reporting.content import FunnelRow
 from pipeline.rewards import helped_by_gold, needs_gold
 from pipeline.rewards.gold import demonstrated_calls, played_calls
 from synthesizers.demonstration import Demonstration
+
+CURATION = "curation.json"
 
 
 class Curation(Record):
@@ -81,6 +86,27 @@ async def curate(
         reasons = "; ".join(f"{row.name}: {row.reasons[0].reason}" for row in result.funnel if row.reasons)
         raise ConfigError(f"curation kept none of {result.seen} trajectories ({reasons}); loosen the filters")
     return result
+
+
+def read_curation(root: Path) -> Curation | None:
+    """What the newest curation of a run did; None before the first."""
+    again = "delete it and run `trajsmith curate` again, which makes nothing twice"
+    path = root / CURATION
+    return read_summary(Curation, path, of="`trajsmith curate`", again=again) if path.is_file() else None
+
+
+def card_funnel(store: Store) -> Funnel:
+    """What is told of a run's filters: the newest curation, after what its synthesizers gave up or chose.
+
+    Verdicts of earlier curations stay in the store; they are of other chains.
+    """
+    curation = read_curation(store.root)
+    if curation is None:
+        return Funnel.of(store.verdicts())
+    funnel = Funnel.of(verdict for verdict in store.verdicts() if verdict.filter not in FILTERS)
+    for row in curation.funnel:
+        funnel.add(row.name, kept=row.kept, dropped={each.reason: each.count for each in row.dropped})
+    return funnel
 
 
 def check_filters(section: CurateSection, *, policy_name: str) -> None:

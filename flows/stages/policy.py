@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from data.files import user_path
 from data.tasks import Task
 from flows.stages.progress import Say, silent
 from flows.stages.recipe import MemorySection, PolicySection
@@ -40,7 +41,7 @@ def policy_model(section: PolicySection) -> Path:
     """Directory of the section's model; of the scripted policy, of its tokenizer. ConfigError elsewhere."""
     from rl.models import MODEL_LABELS, resolve_model
 
-    tokenizer = Path(section.model).expanduser()
+    tokenizer = user_path(section.model)
     if section.engine == "vllm" or section.model in MODEL_LABELS:
         return resolve_model(section.model)
     if not (tokenizer / "tokenizer.json").is_file():
@@ -84,7 +85,7 @@ class LivePolicy:
         """The same policy shown a memory. ConfigError where the file may not be shown."""
         if memory is None:
             return self
-        held = load_memory(Path(memory.path).expanduser(), memory.kind, environment)
+        held = load_memory(user_path(memory.path), memory.kind, environment)
         shown = ShownMemory(held, max_entries=memory.max_entries)
         return replace(self, settings=replace(self.settings, memory=shown))
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from data.files import write_atomically
 from data.store import Store
 from data.summaries import read_summary
-from flows.stages.curate import Curation
+from flows.stages.curate import Curation, read_curation
 from flows.stages.diagnose import EVALUATION, diagnose_run, save_diagnosis
 from flows.stages.evaluate import Evaluation, compare
 from flows.stages.loop.table import loop_curves, loop_tables, read_loop
@@ -27,7 +27,6 @@ from pipeline.reporting.report import Report, write_report
 from rl.results import RESULT_FILE, StepMetrics, read_history
 from synthesizers.survey import Survey, survey, survey_tables, was_planned
 
-CURATION = "curation.json"
 _AGAIN = "delete it and run `trajsmith {}` again, which makes nothing twice"
 
 
@@ -59,7 +58,7 @@ async def report(store: Store, *, model_label: str) -> Path:
 async def build_report(store: Store, *, model_label: str, surveyed: Survey | None) -> Report:
     """The report of what is on disk now; parts that do not exist yet are left out."""
     evaluations = load_evaluations(store.root)
-    curation = _curation(store.root / CURATION)
+    curation = read_curation(store.root)
     found = await diagnose_run(store)
     recipe, loop = recipe_of(store), read_loop(store.root)
     facts = {
@@ -86,11 +85,6 @@ async def build_report(store: Store, *, model_label: str, surveyed: Survey | Non
             *(mix_tables(curation) if curation else ()),
         ),
     )
-
-
-def _curation(path: Path) -> Curation | None:
-    again = _AGAIN.format("curate")
-    return read_summary(Curation, path, of="`trajsmith curate`", again=again) if path.is_file() else None
 
 
 def comparisons(evaluations: Sequence[Evaluation]) -> list[ComparisonRow]:

@@ -17,12 +17,12 @@ from data.files import write_atomically
 from data.store import Store
 from data.tasks import Task
 from flows.stages import run as runs_
-from flows.stages.curate import Curation, curate
+from flows.stages.curate import CURATION, Curation, curate
 from flows.stages.evaluate import Evaluation, evaluate
 from flows.stages.policy import LivePolicy, open_policy, policy_label, policy_model, refuse_script_to_train
 from flows.stages.progress import Say
 from flows.stages.recipe import EvalSection, Recipe, SynthSection
-from flows.stages.report import CURATION, save_evaluation
+from flows.stages.report import save_evaluation
 from flows.stages.synthesize import (
     checked_synthesizer,
     make_synthesizer,

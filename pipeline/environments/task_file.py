@@ -32,6 +32,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from data import canonical
+from data.files import numbered_lines
 from data.messages import Turn, assistant, system, user
 from data.tasks import Budget, Task
 from pipeline.environments.gold import Plan, PlannedGold, call
@@ -181,8 +182,7 @@ def _rows(path: Path) -> list[tuple[int, Any]]:
         raise ConfigError(f"task file {path}: the name must end in {', '.join(SUFFIXES)}")
     text = read_text(path)
     if path.suffix == ".jsonl":
-        lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
-        return [(number, _json_line(line, f"{path}, line {number}")) for number, line in lines]
+        return [(at, _json_line(line, f"{path}, line {at}")) for at, line in numbered_lines(text)]
     whole = parse_document(text, where=str(path))
     defaults = whole.get("defaults", {}) if isinstance(whole, dict) else {}
     if isinstance(whole, dict) and (whole.keys() - {"defaults", "tasks"} or not isinstance(defaults, dict)):

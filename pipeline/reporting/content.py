@@ -27,6 +27,8 @@ class FunnelRow(Record):
     kept: int
     reasons: tuple[ReasonCount, ...] = ()
     """Every reason given, `ok` included, most frequent first."""
+    dropped: tuple[ReasonCount, ...] = ()
+    """The reasons of those that did not go on."""
 
 
 class Rate(Record):

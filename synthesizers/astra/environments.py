@@ -25,7 +25,7 @@ from typing import ClassVar
 from pydantic import ValidationError
 
 from data import canonical
-from data.files import write_atomically
+from data.files import numbered_lines, write_atomically
 from data.tasks import Task
 from pipeline.checks.options import check_least
 from pipeline.environments.question_dag.dag import QuestionDag
@@ -303,12 +303,12 @@ def read_sources(path: Path) -> tuple[Source, ...]:
     """Sources of a JSONL file. Raises ConfigError naming the file, the line and what is wrong."""
     found = []
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = numbered_lines(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"sources {path}: {error}; give a JSONL file of documents") from error
-    for number, line in enumerate(lines, 1):
+    for number, line in lines:
         try:
-            found += [Source.model_validate_json(line)] if line.strip() else []
+            found.append(Source.model_validate_json(line))
         except ValidationError as error:
             raise ConfigError(f"sources {path}, line {number}: {str(error)[:300]}") from error
     return tuple(found)

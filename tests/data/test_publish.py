@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import yaml
 
 from data import canonical, formats, leaks, messages, schema, shards
+from data.card import VIEWS
 from data.curated import read_curated
 from data.errors import ConfigError, StoreError
 from data.leaks import LeakError
@@ -252,6 +254,47 @@ def test_publishing_again_replaces_the_earlier_publication(tmp_path: Path) -> No
     publish(make_run(tmp_path / "a"), to=str(tmp_path / "out"))
     publish(make_run(tmp_path / "b", count=2), to=str(tmp_path / "out"))
     assert len(load(tmp_path / "out", "records", tmp_path / "cache")) == 2
+
+
+def test_a_folder_of_the_users_is_never_taken_for_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a neighbour called *.old, nor the target of a link, nor a README, nor where the user stands."""
+    run, out = make_run(tmp_path / "run"), tmp_path / "out"
+    (tmp_path / "out.old").mkdir()
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "README.md").write_text("mine")
+    for place in (out, out, tmp_path / "link"):
+        publish(run, to=str(place))
+    assert (tmp_path / "out.old").is_dir() and (tmp_path / "link").is_symlink()
+    assert {path.name for path in (tmp_path / "real").iterdir()} == {"README.md", *VIEWS}
+    monkeypatch.chdir(tmp_path / "mine")
+    for to, said in (
+        (tmp_path / "mine", "is the folder you are in"),
+        ("", "is the folder you are in"),
+        (tmp_path, "is the folder you are in, or holds it"),
+        ("x" * 300, "cannot name a folder: .*File name too long"),
+        ("a\0b", "cannot name a folder: embedded null byte"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            publish(run, to=str(to))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="no earlier publication"):
+        publish(run, to="mine")
+    assert {path.name for path in tmp_path.iterdir()} == {"run", "out", "out.old", "real", "link", "mine"}
+
+
+def test_what_a_killed_publication_left_is_removed_and_one_at_work_is_not(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    for name in (".publish-killed", ".publish-working"):
+        (tmp_path / name / "new").mkdir(parents=True)
+    working = os.open(tmp_path / ".publish-working", os.O_RDONLY)
+    fcntl.flock(working, fcntl.LOCK_EX)
+    publish(run, to=str(tmp_path / "out"))
+    os.close(working)
+    assert {path.name for path in tmp_path.iterdir()} == {".publish-working", "run", "out"}
 
 
 class FakeHub:

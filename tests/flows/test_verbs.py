@@ -108,7 +108,17 @@ def test_curate_then_publish(at: Path) -> None:
     assert sent.code == 0, sent.err
     assert len(list(read_curated(Path("out/records")))) == found["kept"]
     card = Path("out/README.md").read_text()
-    assert "no model" in card and "mit" in card
+    assert "no model" in card and "mit" in card and "| valid_calls | 36 |" in card
+
+    other = yaml.safe_load(Path("recipe.yaml").read_text()) | {
+        "curate": {"filters": [{"name": "exact_duplicate"}]}
+    }
+    assert trajsmith("curate", write_recipe(at, other, "other.yaml")).code == 0
+    assert trajsmith("publish", "runs/small", "--to", "out").code == 0
+    card = Path("out/README.md").read_text()
+    assert "| exact_duplicate | 36 |" in card and "duplicate " in card, card
+    assert "valid_calls" not in card, "verdicts of an earlier chain"
+    assert trajsmith("curate", "recipe.yaml").code == 0
 
 
 def test_eval_diagnose_report(at: Path) -> None:

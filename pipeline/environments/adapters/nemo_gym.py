@@ -15,12 +15,12 @@ Not covered: the server's start (run it as its own documents say), its MCP side,
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import httpx
 
 from data import canonical
+from data.files import user_path
 from data.messages import Role, ToolResult, ToolSpec, ToolStatus, Turn, text_parts
 from data.tasks import Task
 from data.trajectories import Reward, Trajectory
@@ -124,7 +124,7 @@ class NemoGymEnvironment:
         self.url, self.limits, self.transport = url.rstrip("/"), limits or ToolLimits(), transport
         self.private = tuple(private)
         self.rows = read_rows(
-            Path(rows).expanduser(), check=lambda row: turns_of(row["responses_create_params"]["input"])
+            user_path(rows), check=lambda row: turns_of(row["responses_create_params"]["input"])
         )
         self.splits = splits_of(self.rows)
         self.version = canonical.digest(self.rows, self.private, repr(self.limits), length=12)

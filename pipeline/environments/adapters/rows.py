@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from data.files import numbered_lines
 from data.messages import Turn, assistant, system, user
 from data.tasks import Task
 from pipeline.environments.base import Environment
@@ -41,7 +42,7 @@ def read_rows(path: Path, *, check: Callable[[Row], object]) -> list[Row]:
     if not path.is_file():
         raise ConfigError(f"rows {path} do not exist; name a JSONL file")
     rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in numbered_lines(path.read_text(encoding="utf-8")):
         try:
             row = json.loads(line)
             if not isinstance(row, dict):

@@ -16,10 +16,10 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from data import canonical
+from data.files import user_path
 from data.messages import Turn, user
 from data.tasks import Task
 from data.trajectories import Reward, Trajectory
@@ -175,7 +175,7 @@ def _delegate(method: Callable[..., Any]) -> Callable[..., Any]:
 
 def _read_rows(rows: str) -> list[Row]:
     if rows.endswith(".jsonl"):
-        return read_rows(Path(rows).expanduser(), check=lambda row: turns_of(row["prompt"]))
+        return read_rows(user_path(rows), check=lambda row: turns_of(row["prompt"]))
     found = load_dotted(rows, what="rows")
     return [dict(row) for row in (found() if callable(found) else found)]
 

@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from data import canonical
+from data.files import numbered_lines
 from data.messages import ToolSpec
 from pipeline.checks.calls import argument_problems
 from pipeline.environments.question_dag.dag import QuestionDag, Strict, dag_problems
@@ -138,10 +139,10 @@ def _refused(schema: Any) -> set[str]:
 def read_items(path: Path) -> tuple[Item, ...]:
     """The items of a JSONL file. Raises ConfigError naming the file, the line and what is wrong."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = numbered_lines(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"items {path}: {error}; give a JSONL file of items") from error
-    items = [read_item(line, where=f"{path}, line {number}") for number, line in enumerate(lines, 1) if line]
+    items = [read_item(line, where=f"{path}, line {number}") for number, line in lines]
     if not items:
         raise ConfigError(f"items {path}: there are none; a line is the JSON of one item")
     return tuple(items)

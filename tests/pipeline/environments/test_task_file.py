@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from data import canonical
 from data.messages import ToolCall, ToolResult, ToolSpec, ToolStatus, Turn, assistant, text_parts, tool, user
+from pipeline.environments.adapters.rows import read_rows
 from pipeline.environments.gold import last_result
 from pipeline.environments.task_checks import check_answer, check_calls, fits, resolve, unmatched
 from pipeline.environments.task_file import (
@@ -20,6 +22,7 @@ from pipeline.environments.task_file import (
     splits_of,
 )
 from pipeline.errors import ConfigError
+from synthesizers.astra.environments import read_sources
 
 RULES = TaskRules(environment="shop", verifier="shop/1", tools=("find", "order"))
 GOOD = """
@@ -67,6 +70,17 @@ def test_jsonl_and_yaml_give_the_same_tasks(tmp_path: Path) -> None:
     assert read_tasks(written(tmp_path, lines, "a.jsonl"), RULES) == read_tasks(
         written(tmp_path, text), RULES
     )
+
+
+@pytest.mark.parametrize("end", ["\u2028", "\u2029", "\x85"])
+def test_a_row_may_hold_what_some_take_for_a_line_end(tmp_path: Path, end: str) -> None:
+    row = {"prompt": f"Find{end}it.", "gold": [{"name": "find", "arguments": {}}]}
+    path = written(tmp_path, f"{json.dumps(row, ensure_ascii=False)}\n", "a.jsonl")
+    assert [task.prompt[-1].text for task in read_tasks(path, RULES)] == [row["prompt"]]
+    assert read_rows(path, check=lambda row: row) == [row]
+    document = {"document": f"a{end}b", "question": "What?", "answer": "b"}
+    path = written(tmp_path, json.dumps(document, ensure_ascii=False), "b.jsonl")
+    assert [source.document for source in read_sources(path)] == [document["document"]]
 
 
 def test_gold_uses_earlier_results(tmp_path: Path) -> None:
