@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from data import canonical, faults
-from data.errors import ConfigError, StoreError
+from data.errors import ConfigError
 from data.files import write_atomically
+from data.summaries import read_object
 
 _STAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
@@ -21,19 +22,12 @@ def stage_key(config: Any, input_digests: Mapping[str, str], code_version: str) 
 
 
 def read_manifest(folder: Path, stage: str) -> dict[str, Any] | None:
-    """The manifest of a finished stage, None where the stage has not finished."""
+    """The manifest of a finished stage, None where the stage has not finished. StoreError where damaged."""
     path = _path(folder, stage)
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not path.exists():
         return None
-    except ValueError as error:
-        raise StoreError(f"{path} is not JSON: {error}. Delete it to run the stage again") from error
-    if not isinstance(value, dict):
-        raise StoreError(
-            f"{path} holds {type(value).__name__}, expected an object. Delete it to run the stage again"
-        )
-    return value
+    needs = ("stage", "key", "counts", "versions", "inputs")
+    return read_object(path, needs=needs, of=f"stage {stage}", again="delete it to run the stage again")
 
 
 def write_manifest(

@@ -32,7 +32,7 @@ def read_recipe(root: Path) -> dict[str, Any]:
         raise ConfigError(f"{root} is not a run directory: it has no {FILE}") from None
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not YAML in UTF-8: {error}") from error
     if not isinstance(value, dict):
         raise ConfigError(f"{path} holds {type(value).__name__}, expected a mapping of keys to values")

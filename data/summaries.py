@@ -1,7 +1,7 @@
 """The small JSON files that a verb leaves in a run: read back whole, or refused by name.
 
 Decides what a damaged one is (no JSON, no object, a field missing or of another type) and says what to do
-about it. Not covered: manifests (`data.manifests`), rows (`data.journal`), and what a summary means.
+about it. Not covered: rows (`data.journal`), and what a summary means.
 """
 
 from __future__ import annotations

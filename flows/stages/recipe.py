@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -41,6 +41,9 @@ GROWING = ("synth.*.tasks", "synth.*.options.k", "evaluate.tasks", "loop.rounds"
 
 _MOST = 2**31 - 1
 """Larger numbers fit neither a column nor a server."""
+
+
+FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
 
 
 class Section(BaseModel):
@@ -232,12 +235,12 @@ class LoopSection(Section):
 class Recipe(Section):
     """The configuration of one run."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)
+    name: FileName
     description: str = ""
     seed: int = Field(default=0, ge=0, le=_MOST)
     environment: EnvironmentSection = EnvironmentSection()
     policy: PolicySection = PolicySection()
-    synth: dict[str, SynthSection] = {}
+    synth: dict[FileName, SynthSection] = {}
     """Stage name -> synthesis."""
     curate: CurateSection = CurateSection()
     sft: SftSection = SftSection()
@@ -272,7 +275,7 @@ def load_recipe(path: Path) -> Recipe:
         raise ConfigError(f"recipe {path} does not exist; write one or start from examples/demo.yaml")
     try:
         value = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: not UTF-8, or no such date
         raise ConfigError(f"recipe {path} is not YAML in UTF-8: {error}") from error
     except OSError as error:
         raise ConfigError(f"recipe {path} cannot be read: {error.strerror}") from error
@@ -284,9 +287,11 @@ def load_recipe(path: Path) -> Recipe:
 
 def parse_recipe(value: dict[str, Any], *, source: str = "recipe") -> Recipe:
     """Check a recipe given as a mapping; `source` names it in errors."""
-    refuse_credentials(value, where=source)
     try:
+        refuse_credentials(value, where=source)
         recipe = Recipe.model_validate(value)
+    except RecursionError as error:
+        raise ConfigError(f"{source} holds a value that contains itself; write it out") from error
     except ValidationError as error:
         problems = "\n".join(f"  {_describe(item)}" for item in error.errors())
         raise ConfigError(f"{source} is not a valid recipe:\n{problems}") from error

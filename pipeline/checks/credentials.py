@@ -1,17 +1,19 @@
 """Credentials are named in a recipe and read from the environment; a recipe is stored, published and printed.
 
 What is a credential is decided by form (keys and tokens of well-known services, JSON web tokens, private
-keys, `Bearer ...`, an address with a password) and by the name of its option (`api_key`, `password`, ...).
-Under `auth`, `env` and `headers` values are names of variables, which their readers check; lists, and what
-lies deeper than a chat's settings, are data of tasks, whose password is anybody's. Not covered: a secret of
-no known form under a name of no known meaning.
+keys, `Bearer ...`, an address with a password or a key in it), by the name of its option (`api_key`,
+`db_password`, ...) or of a command's flag (`[run, --api-key, ...]`), and in `api_key_env` by being no name
+of a variable. Under `auth`, `env` and `headers` values are names of variables, which their readers check;
+lists otherwise, and what lies deeper than a chat's settings, are data of tasks, whose password is anybody's.
+Not covered: a secret of no known form under a name of no known meaning.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from data.errors import ConfigError
@@ -21,13 +23,14 @@ _FORMS = re.compile(
     r"\b(?:sk|pk|rk)-[\w-]{20,}|\bhf_\w{20,}|\bgh[pousr]_\w{20,}|\bgithub_pat_\w{20,}|\bglpat-[\w-]{20,}"
     r"|\bxox[abeprs]-[\w-]{10,}|\bAKIA[0-9A-Z]{16}\b|\bAIza[\w-]{30,}|\beyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY|(?i:\bbearer )\S{8,}|://[^/\s:@]*:[^/\s@]+@"
+    r"|(?i:://\S*[?&](?:token|[\w.-]*(?:api[_-]?key|(?:access|api|auth)[_-]?token|secret|password))=[^\s&])"
 )
-_NAMES = frozenset(
-    {
-        *("access_token", "api_key", "apikey", "auth_token", "authorization", "client_secret", "passwd"),
-        *("password", "private_key", "x_api_key"),
-    }
+_ENDINGS = (
+    *("accesskey", "accesstoken", "apikey", "apitoken", "authtoken", "authorization", "clientsecret"),
+    *("passwd", "password", "privatekey", "secretkey"),
 )
+"""Of an option's name, written small and without _ and -."""
+_FLAG = re.compile(r"--?([A-Za-z][\w-]*)(=\S)?.*", re.DOTALL)
 _OF_VARIABLES = frozenset({"auth", "env", "headers"})
 """Mappings whose values are names of environment variables."""
 _DEEPEST = 5
@@ -70,12 +73,32 @@ def _found(value: Any, path: tuple[str, ...]) -> Iterator[str]:
     elif isinstance(value, list | tuple):
         for place, item in enumerate(value):
             yield from _found(item, (*path, str(place)))
-    elif isinstance(value, str) and (_FORMS.search(value) or (value and _is_named(path))):
+        yield from (".".join((*path, str(place))) for place in _flagged(value))
+    elif _is_credential(value, path):
         yield ".".join(path)
 
 
-def _is_named(path: tuple[str, ...]) -> bool:
-    """Whether the option at `path` is one that takes a credential."""
-    name = path[-1].lower().replace("-", "_")
-    is_data = len(path) > _DEEPEST or any(key.isdigit() for key in path)
-    return name in _NAMES and not is_data and not _OF_VARIABLES.intersection(path[:-1])
+def _is_credential(value: Any, path: tuple[str, ...]) -> bool:
+    if isinstance(value, str) and _FORMS.search(value):
+        return True
+    if value in ("", None) or isinstance(value, bool) or len(path) > _DEEPEST:
+        return False
+    if path[-1] == "api_key_env":
+        return not _VARIABLE.fullmatch(str(value))
+    is_item = any(key.isdigit() for key in path)
+    return not is_item and not _OF_VARIABLES.intersection(path[:-1]) and _means_credential(path[-1])
+
+
+def _flagged(items: Sequence[Any]) -> Iterator[int]:
+    """Places of a command's arguments that are the value of a flag such as --api-key, or hold it."""
+    for place, (item, following) in enumerate(pairwise((*items, None))):
+        flag = _FLAG.fullmatch(item) if isinstance(item, str) else None
+        if flag and _means_credential(flag[1]):
+            if flag[2]:
+                yield place
+            elif isinstance(following, str) and not following.startswith("-"):
+                yield place + 1
+
+
+def _means_credential(name: str) -> bool:
+    return re.sub("[_-]", "", name.lower()).endswith(_ENDINGS)

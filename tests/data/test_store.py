@@ -327,7 +327,7 @@ def test_manifests_are_written_last_and_read_back(root: Path) -> None:
         with pytest.raises(ConfigError, match="stage name 'a/b'"):
             store.manifest("a/b")
         (root / "manifests" / "synth.json").write_text("{")
-        with pytest.raises(StoreError, match=r"synth\.json is not JSON.*Delete it"):
+        with pytest.raises(StoreError, match=r"synth\.json is no summary of stage synth.*delete it"):
             store.manifest("synth")
 
 

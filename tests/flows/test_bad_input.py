@@ -36,6 +36,8 @@ FILTERS = [{"name": "valid_calls"}]
         ("policy.mistakes", 1.5, "policy.mistakes: Input should be less than or equal to 1; got 1.5"),
         ("policy.engine", "magic", "policy.engine: Input should be 'vllm' or 'scripted'; got 'magic'"),
         ("policy.model", "no/such", "policy.model 'no/such' is no known model and has no tokenizer.json"),
+        ("policy.model", "~nobody/m", "policy.model '~nobody/m' is no known model and has no tokenizer.json"),
+        ("synth", {"a/b": {"synthesizer": "demonstration", "tasks": 1}}, "String should match pattern"),
         ("evaluate.tasks", 0, "evaluate.tasks: Input should be greater than or equal to 1; got 0"),
         ("name", "../up", "name: String should match pattern"),
         ("name", "x" * 101, "name: String should have at most 100 characters"),
@@ -123,6 +125,8 @@ def test_an_impossible_curation(section: Any, said: str, tokenizer: Path, workpl
         (("curate", "recipe.yaml"), "curation kept none of 0 trajectories"),
         (("synth", "latin.yaml"), "recipe latin.yaml is not YAML in UTF-8"),
         (("synth", "twice.yaml"), "key 'seed' stands twice"),
+        (("synth", "circle.yaml"), "circle.yaml holds a value that contains itself"),
+        (("synth", "day.yaml"), "recipe day.yaml is not YAML in UTF-8: day is out of range for month"),
         (("eval", "recipe.yaml", "--name", "../up"), "--name '../up' cannot name a folder"),
         (("audit", "runs/none", "--count", "-1"), "Invalid value for '--count'"),
         (("view", "runs/none", "--port", "65536"), "Invalid value for '--port'"),
@@ -149,6 +153,8 @@ def test_a_wrong_command(arguments: tuple[str, ...], said: str, tokenizer: Path,
     Path("torn.yaml").write_text("name: {\n")
     Path("latin.yaml").write_bytes(b"name: caf\xe9\n")
     Path("bare.yaml").write_text("name: bare\n")
+    Path("circle.yaml").write_text("name: a\nenvironment: {options: &o {self: *o}}\n")
+    Path("day.yaml").write_text("name: a\ndescription: 2026-02-30\n")
     Path("twice.yaml").write_text("seed: 1\nname: a\nseed: 2\n")
     done = trajsmith(*arguments)
     assert done.code == 2, done
@@ -205,7 +211,7 @@ def test_a_place_where_nothing_can_be_published(tokenizer: Path, workplace: Path
     assert trajsmith("curate", path).code == 0
     Path("file").write_text("")
     done = trajsmith("publish", "runs/small", "--to", "file/here")
-    assert done.code == 4 and "cannot write file: File exists. the run is untouched" in done.err
+    assert done.code == 4 and "/file: File exists. the run is untouched" in done.err
     assert trajsmith("publish", "runs/small", "--to", "out").code == 0
     assert Path("out").stat().st_mode & 0o777 == Path("runs").stat().st_mode & 0o777
 

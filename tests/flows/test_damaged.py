@@ -34,6 +34,18 @@ def test_the_report_names_what_is_damaged(workplace: Path, tokenizer: Path) -> N
         damaged.unlink()
 
 
+@pytest.mark.parametrize("content", ["{", "[]", "{}"])
+def test_a_damaged_manifest_is_named(workplace: Path, tokenizer: Path, content: str) -> None:
+    path = write_recipe(workplace, recipe(tokenizer))
+    assert trajsmith("synth", path, "demonstrations").code == 0
+    manifest = Path("runs/small/manifests/synth-demonstrations.json")
+    manifest.write_text(content)
+    done = trajsmith("synth", path, "demonstrations")
+    assert done.code == 4 and f"{manifest} is no summary of stage synth-demonstrations" in done.err, done
+    manifest.unlink()
+    assert trajsmith("synth", path, "demonstrations").code == 0
+
+
 @pytest.mark.parametrize("content", DAMAGED)
 def test_training_does_not_trip_over_a_damaged_result(tmp_path: Path, content: str) -> None:
     (tmp_path / "training.json").write_text(content)

@@ -27,13 +27,30 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"environment": {"options": {"password": "correct horse"}}}, "environment.options.password"),
     ({"environment": {"options": {"API-Key": KEY}}}, "environment.options.API-Key"),
     ({"loop": {"chats": {"sample_judge": {"api_key": KEY}}}}, "loop.chats.sample_judge.api_key"),
+    ({"policy": {"server_args": ["--seed", "1", "--api-key", KEY]}}, "policy.server_args.3"),
+    (
+        {"environment": {"options": {"command": ["run", f"--db_password={KEY}"]}}},
+        "environment.options.command.1",
+    ),
+    ({"environment": {"options": {"url": f"https://host/mcp/?hostApiKey={KEY}"}}}, "environment.options.url"),
+    ({"policy": {"url": f"http://host:8000/v1?a=1&token={KEY}"}}, "policy.url"),
+    ({"policy": {"api_key_env": f"{KEY} "}}, "policy.api_key_env"),
+    (
+        {"synth": {"a": {"options": {"chat": {"api_key_env": "correct horse"}}}}},
+        "synth.a.options.chat.api_key_env",
+    ),
+    ({"environment": {"options": {"openai_api_key": KEY}}}, "environment.options.openai_api_key"),
+    ({"environment": {"options": {"accessToken": KEY}}}, "environment.options.accessToken"),
+    ({"environment": {"options": {"password": 4711}}}, "environment.options.password"),
 ]
 TAKEN: list[dict[str, Any]] = [
     {"environment": {"options": {"auth": {"api_key": "RENTAL_KEY"}, "headers": {"Authorization": "TOKEN"}}}},
     {"synth": {"a": {"options": {"chat": {"url": "http://host:8000/v1", "api_key_env": "KEY"}}}}},
     {"environment": {"options": {"tasks": [{"gold": [{"name": "login", "password": "abc"}]}]}}},
     {"policy": {"model": "task-generator-of-a-very-long-name-indeed", "url": "http://[::1]:8000"}},
-    {"environment": {"options": {"password": ""}}},
+    {"environment": {"options": {"password": "", "api_key": None, "eos_token": "<|end|>"}}},
+    {"environment": {"options": {"command": ["run", "--api-key", "--quiet", "--max-tokens", "9"]}}},
+    {"environment": {"options": {"url": "http://host:8000/list?page_token=abc&tokens=4"}}},
 ]
 
 
