@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from data.errors import ConfigError
+from data.messages import ToolStatus
 from data.trajectories import Trajectory
 
 _EPSILON = 1e-6
@@ -61,6 +62,10 @@ class AdvantageReport:
     """Unbiased, over rewarded trajectories; 0 for fewer than two."""
     success_rate: float = 0.0
     """Share of verified successes among trajectories with a verified reward, whatever is trained on."""
+    calls_mean: float = 0.0
+    """Answered calls per trajectory that has a verified reward."""
+    success_errors: float = 0.0
+    """Share of the answered calls of verified successes that failed, by status; 0 without any."""
 
     def describe(
         self, trajectories: Iterable[Trajectory], value: Callable[[Trajectory], float | None]
@@ -77,6 +82,21 @@ class AdvantageReport:
         self.reward_mean = math.fsum(totals) / len(totals) if totals else 0.0
         self.reward_std = _std(totals) if len(totals) > 1 else 0.0
         self.success_rate = sum(outcomes) / len(outcomes) if outcomes else 0.0
+        verified = [_failures(item) for item in everyone if item.success is not None]
+        solved = [failed for item in everyone if item.success for failed in _failures(item)]
+        self.calls_mean = sum(map(len, verified)) / len(verified) if verified else 0.0
+        self.success_errors = sum(solved) / len(solved) if solved else 0.0
+
+    def figures(self) -> dict[str, float]:
+        """What a step's record says of rewards and episodes."""
+        return {
+            "reward_mean": self.reward_mean,
+            "reward_std": self.reward_std,
+            "zero_variance_share": self.zero_variance_share,
+            "success_rate": self.success_rate,
+            "calls_mean": self.calls_mean,
+            "success_errors": self.success_errors,
+        }
 
     @property
     def zero_variance_share(self) -> float:
@@ -175,6 +195,11 @@ def advantages(
         for (member, _), advantage in zip(members, centred, strict=True):
             report.values[member.trajectory_id] = advantage
     return report
+
+
+def _failures(trajectory: Trajectory) -> list[bool]:
+    """Whether each answered call failed: by the result's status, never by its words."""
+    return [turn.result.status is not ToolStatus.OK for turn in trajectory.turns if turn.result is not None]
 
 
 def _std(values: Sequence[float]) -> float:

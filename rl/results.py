@@ -44,11 +44,15 @@ class StepMetrics:
     """Share of groups whose rewards are all equal."""
     success_rate: float = 0.0
     """Share of verified successes, whatever reward is trained on."""
+    calls_mean: float = 0.0
+    """Answered calls per verified rollout."""
+    success_errors: float = 0.0
+    """Share of the answered calls of verified successes that failed: what GRPO-RoC is there to lower."""
     reward_parts: dict[str, float] = field(default_factory=dict)
     """Mean of every part of a chosen reward (`early_finish` is a rate); empty for verified success."""
     selection: dict[str, float] = field(default_factory=dict)
-    """What a selection or a search did (`rl.selection`); empty without one. `reward_mean`,
-    `reward_std` and `success_rate` are of all rollouts, `zero_variance_share` is of what was selected."""
+    """What a selection or a search did (`rl.selection`); empty without one. `zero_variance_share` is of what
+    was selected, the figures above it and below it of all rollouts."""
     trajectories: int = 0
     without_reward: int = 0
     """Trajectories left out because they have no reward."""

@@ -5,8 +5,16 @@ from __future__ import annotations
 import pytest
 
 from data.errors import ConfigError
-from data.trajectories import Termination
-from rl.advantages import AdvantageKind, SingletonRule, advantages, group_advantages
+from data.messages import ToolResult, ToolStatus, assistant, text_parts, tool, user
+from data.trajectories import Termination, Trajectory
+from rl.advantages import (
+    AdvantageKind,
+    AdvantageReport,
+    SingletonRule,
+    advantages,
+    group_advantages,
+    verified_total,
+)
 from tests.rl.builders import trajectory
 
 
@@ -70,3 +78,21 @@ def test_the_value_that_is_centred_may_be_another_than_the_verifiers() -> None:
     assert list(report.values.values()) == [-1.0, 1.0, 0.0]
     assert (report.without_reward, report.judge_failures) == (1, 1)
     assert report.reward_mean == 1.0 and report.success_rate == 0.25
+
+
+def test_failed_calls_in_successes_are_counted_by_status() -> None:
+    def answered(reward: float | None, *statuses: ToolStatus) -> Trajectory:
+        said = ToolResult(call_id="c", name="look", parts=text_parts("error: none"))
+        turns = [user("q")]
+        for status in statuses:
+            turns += [assistant(""), tool(said.model_copy(update={"status": status}))]
+        return trajectory(reward=reward, turns=(*turns, assistant("done")))
+
+    ok, failed = ToolStatus.OK, ToolStatus.TOOL_ERROR
+    report = AdvantageReport()
+    rows = [answered(1.0, ok, ok, failed), answered(1.0), answered(0.0, failed), answered(None, failed)]
+    report.describe(rows, verified_total)
+    assert report.success_errors == pytest.approx(1 / 3) and report.calls_mean == pytest.approx(4 / 3)
+    assert report.figures()["success_errors"] == report.success_errors
+    report.describe([answered(0.0, failed)], verified_total)
+    assert (report.success_errors, report.calls_mean) == (0.0, 1.0)
