@@ -218,6 +218,10 @@ def test_a_hinted_teacher_leaves_no_hint(renderer: ChatMLRenderer) -> None:
     [task] = [record for record in records if isinstance(record, Task)]
     assert trajectory.task_id == task.task_id and LABEL in trajectory.labels
     assert MARK not in trajectory.model_dump_json() and "Ask for profile" not in trajectory.model_dump_json()
+    [asked] = [turn.text for turn in trajectory.turns if turn.role is Role.USER]
+    assert asked == task.prompt[-1].text and REPEATED not in trajectory.labels, (
+        "the words stay, the hint goes"
+    )
     for segment in trajectory.segments:
         assert segment.origin is Origin.EDITED and not segment.logprobs
         assert "Hint" not in renderer.decode(segment.token_ids)

@@ -27,10 +27,11 @@ from pipeline.errors import ConfigError, EnvironmentFailure
 from pipeline.memory.entries import Kind
 from pipeline.memory.showing import HEADING
 from pipeline.memory.stored import load_memory
+from pipeline.rollout_episode import Episode
 from synthesizers.execution import Executed
 from synthesizers.hindsight.looking import asked_in
 from synthesizers.hindsight.past import _lasting
-from synthesizers.hindsight.synthesizer import Hindsight
+from synthesizers.hindsight.synthesizer import Hindsight, _answers_alike
 from tests.synthesizers.hindsight.lab import (
     MARKS,
     SEARCH,
@@ -101,6 +102,34 @@ def test_what_is_recorded_is_what_a_fresh_session_does(made: tuple[Task, Traject
         again = asyncio.run(play(desk(), task, desk().gold(task)))
         assert again.success
         assert [turn.text for turn in again.turns] == [turn.text for turn in row.turns]
+
+
+def test_a_fresh_session_that_answers_otherwise_makes_no_data(
+    made: tuple[Task, Trajectory, Records], tmp_path: Path, renderer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, _, records = made
+    for task, row in zip(records.tasks, records.trajectories, strict=True):
+        assert _answers_alike(row, task)
+        place = next(place for place, turn in enumerate(row.turns) if turn.result is not None)
+        told = row.turns[place].result
+        assert told is not None
+        other = told.model_copy(update={"parts": text_parts(f"{told.text} and more")})
+        turns = (*row.turns[:place], row.turns[place].model_copy(update={"result": other}))
+        assert not _answers_alike(row.model_copy(update={"turns": (*turns, *row.turns[place + 1 :])}), task)
+
+    class Drifting(Episode):
+        """Ends as it should, with an answer that was not there when the goal was looked at."""
+
+        async def run(self, *, group_deadline: float | None = None) -> Trajectory:
+            """The record of a world that answers another thing."""
+            played = await super().run(group_deadline=group_deadline)
+            last = next(turn for turn in reversed(played.turns) if turn.result is not None)
+            return played.model_copy(update={"turns": (*played.turns, last)})
+
+    monkeypatch.setattr("synthesizers.hindsight.synthesizer.Episode", Drifting)
+    task = paris_to_miami()
+    drifted = looked_back(tmp_path, renderer, [task], [episode(task, SEARCH, call("book", flight="F219"))])
+    assert (drifted.reasons, drifted.tasks, drifted.ends) == (["answer_differs"], [], ["failure_left"])
 
 
 def test_an_agent_that_does_nothing_does_not_solve_it(made: tuple[Task, Trajectory, Records]) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from data import leaks
 from data.errors import ConfigError
-from data.messages import ParseStatus, ToolCall, Turn
+from data.messages import ParseStatus, ToolCall, Turn, text_parts
 from data.tasks import Task
 from data.trajectories import Origin, Trajectory
 from data.verdicts import Verdict
@@ -237,6 +237,37 @@ def test_the_second_gate_lets_no_duplicate_pass(desk: Desk) -> None:
     made = expanded(desk, [seed, twin], k=12, weights={Kind.PERSONA: 1})
     assert {each.reason for each in verdicts_of(made)} == {"duplicate"}
     assert len({wording(task) for task in tasks_of(made)}) == len(tasks_of(made)) < 24
+
+
+def test_equal_words_are_a_duplicate_whatever_the_task_is_called(desk: Desk) -> None:
+    """The same request, tools and world with other tags have another id, and are no new sample."""
+    seed = error_at(desk, "cheapest")
+    row = desk.rows[seed.trajectory_id]
+    task = desk.tasks[row.task_id]
+    changes = {"task_id": "", "tags": ("other",)}
+    twin = Task.model_validate(task.model_copy(update=changes).model_dump())
+    other = row.model_copy(update={"trajectory_id": "twin", "task_id": twin.task_id})
+    assert twin.task_id != task.task_id and wording(twin) == wording(task)
+    spaced = task.prompt[-1].model_copy(update={"parts": text_parts(f"  {task.prompt[-1].text.upper()} ")})
+    assert wording(task.model_copy(update={"prompt": (*task.prompt[:-1], spaced)})) == wording(task)
+    assert wording(task.model_copy(update={"tools": ("book",)})) != wording(task)
+    assert wording(task.model_copy(update={"state": "{}"})) != wording(task)
+
+    async def run() -> list[Made]:
+        made = expand(
+            [seed, seed.model_copy(update={"trajectory_id": "twin"})],
+            load={**desk.rows, "twin": other}.get,
+            load_task={**desk.tasks, twin.task_id: twin}.get,
+            environment=desk.environment,
+            renderer=desk.renderer,
+            k=12,
+            weights={Kind.PERSONA: 1},
+        )
+        return [each async for each in made]
+
+    made = asyncio.run(run())
+    assert len({wording(each) for each in tasks_of(made)}) == len(tasks_of(made)) < 24
+    assert {each.reason for each in verdicts_of(made)} == {"duplicate"}
 
 
 def test_a_world_that_breaks_ends_the_expansion_with_an_error_and_no_verdict(desk: Desk) -> None:
