@@ -1,11 +1,11 @@
 """The planning synthesizers without a model, each beside its ablation: what its distinctive part is worth.
 
-    python -m benchmarks.methods --world travel_desk --tasks 100 [--json]
+    python -m benchmarks.methods --world travel_desk --tasks 100 [--plans 5] [--json]
 
-Every method plans from the same base tasks with the same seed, once as it is and once with `random_choice`,
-which replaces its distinctive choice by a random one and leaves the rest of the code alone. Kept is a gold
-trajectory that its verifier scored a success; `replayed` says how many of those show the same observations
-and succeed in a fresh session. Differences are paired by base task. Diversity is counted at equal tokens:
+Every method plans from the same base tasks with the same seeds (one for each of `--plans`), once as it is and
+once with `random_choice`, which replaces its distinctive choice by a random one and leaves the rest of the
+code alone. Kept is a gold trajectory that its verifier scored a success; `replayed` says how many of those
+show the same observations and succeed in a fresh session. Differences are paired by base task. Diversity is counted at equal tokens:
 trajectories of the larger arm are left out, in a fixed random order, until both hold as many; once as rows of
 tool names, and once as what feeds what (`flows_of`), because unrelated calls in a row are as many different
 ones as one likes. Edge coverage is over one graph for all arms, learnt from gold. No token is sampled and no
@@ -40,6 +40,7 @@ from pipeline.renderers.base import Renderer
 from pipeline.renderers.load import load_renderer
 from rl.models import resolve_model
 from synthesizers import load_synthesizer
+from synthesizers.base import Synthesizer
 from synthesizers.demonstration import Demonstration
 from synthesizers.graph.dependency import SignatureGraph
 from synthesizers.magnet.knowledge import learn
@@ -58,8 +59,12 @@ class Arm:
     """What one method made of the base tasks."""
 
     name: str
+    plans: int = 1
+    """Of each base task."""
     seconds: float = 0.0
     kept: list[Trajectory] = field(default_factory=list)
+    seeds: list[int] = field(default_factory=list)
+    """Of each kept trajectory: that of its plan and sessions."""
     base_of: dict[str, str] = field(default_factory=dict)
     """Planned task -> base task."""
     fed: Counter[str] = field(default_factory=Counter)
@@ -75,12 +80,12 @@ class Arm:
         return self.flows.get(trajectory.task_id, ())
 
     def by_base(self, bases: Sequence[Task], value: Any) -> list[float]:
-        """`value` summed over the kept trajectories of each base task; 0 where there is none."""
+        """`value` summed over the kept trajectories of each base task, per plan; 0 where there is none."""
         found: Counter[str] = Counter()
         for trajectory in self.kept:
             base = self.base_of.get(trajectory.task_id, trajectory.task_id)
             found[base] += value(trajectory)
-        return [float(found[base.task_id]) for base in bases]
+        return [found[base.task_id] / self.plans for base in bases]
 
 
 def names_of(trajectory: Trajectory) -> tuple[str, ...]:
@@ -105,35 +110,34 @@ def tokens_of(trajectory: Trajectory) -> int:
 
 
 async def made_by(
-    name: str, environment: Environment, renderer: Renderer, bases: Sequence[Task], *, randomly: bool
+    name: str,
+    environment: Environment,
+    renderer: Renderer,
+    bases: Sequence[Task],
+    *,
+    randomly: bool,
+    plans: int,
 ) -> Arm:
     """One arm: its kept trajectories, and how many of them replay."""
-    arm = Arm(f"{name} (random)" if randomly else name)
+    arm = Arm(f"{name} (random)" if randomly else name, plans=plans)
     tasks = {base.task_id: base for base in bases}
     started = time.perf_counter()
-    if name == "demonstration":
-        synthesizer: Any = Demonstration(environment=environment, renderer=renderer)
-    else:
-        synthesizer = load_synthesizer(name)(
-            environment=environment,
-            engine=cast(Engine, None),
-            renderer=renderer,
-            random_choice=randomly,
-            **ALONE.get(name, {}),
-        )
-    async for record in synthesizer.synthesize(bases):
-        if isinstance(record, Task):
-            tasks[record.task_id] = record
-            arm.base_of[record.task_id] = record.parents[0]
-        elif isinstance(record, Verdict):
-            if not record.keep and "/" in record.trajectory_id:
-                arm.reasons[record.reason] += 1
-        elif isinstance(record, Trajectory) and record.success:
-            arm.kept.append(record)
+    for seed in range(plans):
+        synthesizer = _synthesizer(name, environment, renderer, seed=seed, randomly=randomly)
+        async for record in synthesizer.synthesize(bases):
+            if isinstance(record, Task):
+                tasks[record.task_id] = record
+                arm.base_of[record.task_id] = record.parents[0]
+            elif isinstance(record, Verdict):
+                if not record.keep and "/" in record.trajectory_id:
+                    arm.reasons[record.reason] += 1
+            elif isinstance(record, Trajectory) and record.success:
+                arm.kept.append(record)
+                arm.seeds.append(seed)
     arm.seconds = time.perf_counter() - started
-    for trajectory in arm.kept:
+    for trajectory, seed in zip(arm.kept, arm.seeds, strict=True):
         task = tasks[trajectory.task_id]
-        arm.replayed += await replays(environment, task, trajectory)
+        arm.replayed += await replays(environment, task, trajectory, seed=seed)
         if task.parents:
             turns = read_blueprint(task).turns
             calls = [call for turn in turns for call in turn.calls]
@@ -141,6 +145,22 @@ async def made_by(
             arm.fed[task.task_id] = sum(any(s.provenance == "output" for s in call.sources) for call in calls)
             arm.flows[task.task_id] = flows_of(calls)
     return arm
+
+
+def _synthesizer(
+    name: str, environment: Environment, renderer: Renderer, *, seed: int, randomly: bool
+) -> Synthesizer:
+    if name == "demonstration":
+        return Demonstration(environment=environment, renderer=renderer, seed=seed)
+    made: Synthesizer = load_synthesizer(name)(
+        environment=environment,
+        engine=cast(Engine, None),
+        renderer=renderer,
+        seed=seed,
+        random_choice=randomly,
+        **ALONE.get(name, {}),
+    )
+    return made
 
 
 async def replays(environment: Environment, task: Task, trajectory: Trajectory, *, seed: int = 0) -> bool:
@@ -215,20 +235,22 @@ def jaccard(arms: Sequence[Arm]) -> list[tuple[str, str, float]]:
     return [(a, b, len(sets[a] & sets[b]) / max(1, len(sets[a] | sets[b]))) for a, b in combinations(sets, 2)]
 
 
-async def measure(world: str, num_tasks: int, model: str) -> dict[str, Any]:
+async def measure(world: str, num_tasks: int, model: str, *, plans: int = 1) -> dict[str, Any]:
     """All arms on one world."""
     environment = load_environment(world)
     renderer = load_renderer(resolve_model(model))
     bases = list(islice(environment.tasks(environment.splits[0]), num_tasks))
     knowledge = await learn(environment, observed=OBSERVED)
-    arms = [await made_by("demonstration", environment, renderer, bases, randomly=False)]
+    arms = [await made_by("demonstration", environment, renderer, bases, randomly=False, plans=1)]
     for name in METHODS:
-        arms += [await made_by(name, environment, renderer, bases, randomly=each) for each in (False, True)]
+        for each in (False, True):
+            arms.append(await made_by(name, environment, renderer, bases, randomly=each, plans=plans))
     graph = await whole_graph(environment, bases, knowledge)
     pairs = [(arms[place], arms[place + 1]) for place in range(1, len(arms), 2)]
     return {
         "world": world,
         "tasks": len(bases),
+        "plans": plans,
         "graph edges": len(graph.edges),
         "arms": [row_of(arm, bases, graph) for arm in arms],
         "differences": [compared(plain, other, bases, graph) for plain, other in pairs],
@@ -249,7 +271,8 @@ async def whole_graph(environment: Environment, bases: Sequence[Task], knowledge
 
 def show(found: dict[str, Any]) -> None:
     """The tables in Markdown."""
-    print(f"{found['world']}: {found['tasks']} base tasks, graph of {found['graph edges']} edges\n")
+    plans = f"{found['plans']} plans each, " if found["plans"] > 1 else ""
+    print(f"{found['world']}: {found['tasks']} base tasks, {plans}graph of {found['graph edges']} edges\n")
     print("| arm | yield | replayed | calls | user turns | sequences | edges | from outputs | tokens |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     for row in found["arms"]:
@@ -276,10 +299,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--world", default="travel_desk")
     parser.add_argument("--tasks", type=int, default=100)
+    parser.add_argument("--plans", type=int, default=1, help="plans of each base task, a seed each")
     parser.add_argument("--model", default="smollm2", help="whose tokenizer counts the tokens")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    found = asyncio.run(measure(arguments.world, arguments.tasks, arguments.model))
+    found = asyncio.run(
+        measure(arguments.world, arguments.tasks, arguments.model, plans=max(1, arguments.plans))
+    )
     if arguments.json:
         print(json.dumps(found, indent=1))
     else:
