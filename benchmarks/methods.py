@@ -2,14 +2,15 @@
 
     python -m benchmarks.methods --world travel_desk --tasks 100 [--plans 5] [--json]
 
-Every method plans from the same base tasks with the same seeds (one for each of `--plans`), once as it is and
-once with `random_choice`, which replaces its distinctive choice by a random one and leaves the rest of the
-code alone. Kept is a gold trajectory that its verifier scored a success; `replayed` says how many of those
-show the same observations and succeed in a fresh session. Differences are paired by base task. Diversity is counted at equal tokens:
-trajectories of the larger arm are left out, in a fixed random order, until both hold as many; once as rows of
-tool names, and once as what feeds what (`flows_of`), because unrelated calls in a row are as many different
-ones as one likes. Edge coverage is over one graph for all arms, learnt from gold. No token is sampled and no
-chat is asked. Not covered: roles played by a model, and what a learner makes of the data.
+Every method plans from the same base tasks with the same seeds (one for each of `--plans`), once as it is
+and once with `random_choice`, which replaces its distinctive choice by a random one and leaves the rest of
+the code alone. Kept is a gold trajectory that its verifier scored a success; `replayed` says how many of
+those show the same observations and succeed in a fresh session. Differences are paired by base task.
+Diversity is counted at equal tokens: trajectories of the larger arm are left out, in a fixed random order,
+until both hold as many; once as rows of tool names, and once as what feeds what (`flows_of`), because
+unrelated calls in a row are as many different ones as one likes. Edge coverage is over one graph for all
+arms, learnt from gold. No token is sampled and no chat is asked. Not covered: roles played by a model, and
+what a learner makes of the data.
 """
 
 from __future__ import annotations
