@@ -249,6 +249,14 @@ def test_paths_are_a_function_of_the_seed_and_more_changes_nothing_before() -> N
     assert drawn(made(writer(), worlds=2, tools=2, seed=1)) != drawn(few)
 
 
+def test_a_world_has_every_path_once_before_one_comes_again(tmp_path: Path) -> None:
+    tree = tmp_path / "three.yaml"
+    tree.write_text("looks_up: {few_parameters: [closed_choice, flag, takes_id]}")
+    [world] = made(writer(), tools=6, constraints=tree)
+    drawn = [each.constraint[-1] for each in world.accepted]
+    assert set(drawn[:3]) == {"closed_choice", "flag", "takes_id"} and len(drawn) == 6
+
+
 def test_what_is_wrong_is_told_once_and_then_the_tool_is_rejected() -> None:
     def spoilt(number: int, tool: dict[str, Any]) -> Any:
         return tool | ({"name": "Find"} if number == 1 else {})
