@@ -21,16 +21,19 @@ CARD = "README.md"
 def write_curated(folder: Path, rows: Iterable[Trajectory], card: Callable[[], str]) -> int:
     """Replace `folder` by shards of `rows`, in their order, and the card; returns the number of rows.
 
-    The old folder stays in place until the new one is complete. Rows are streamed, and
-    `card` is called after the last one, so that it can tell what happened to them.
+    The old folder stays in place until the new one is complete; of one that failed nothing is left. Rows are
+    streamed, and `card` is called after the last one, so that it can tell what happened to them.
     """
     fresh = folder.with_name(folder.name + TEMPORARY)
     with disk_errors(folder, safe="the run's trajectories and verdicts are safe"):
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(parents=True)
-        count = _write_shards(fresh, iter(rows))
-        write_atomically(fresh / CARD, card())
-        replace_directory(fresh, folder, aside=folder.with_name(folder.name + ".old"))
+        try:
+            count = _write_shards(fresh, iter(rows))
+            write_atomically(fresh / CARD, card())
+            replace_directory(fresh, folder, aside=folder.with_name(folder.name + ".old"))
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
     return count
 
 

@@ -28,8 +28,12 @@ class WriterLock:
             raise StoreError(
                 f"{root} is being written by process {holder}; wait for it, end it, or name another directory"
             ) from None
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
+        try:
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
+        except OSError:
+            self.release()
+            raise
 
     def release(self) -> None:
         """Let the next writer in."""

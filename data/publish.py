@@ -242,7 +242,7 @@ class _ViewWriter:
 
     def _open(self) -> pq.ParquetWriter:
         path = self._folder / f"part-{self.count // SHARD_ROWS:05d}.parquet"
-        return pq.ParquetWriter(path, self._layout, compression="zstd")
+        return pq.ParquetWriter(path, self._layout, compression="zstd", write_page_checksum=True)
 
     def drain(self) -> None:
         """Hand the waiting rows to the file."""

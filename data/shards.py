@@ -1,8 +1,8 @@
 """Sealed Parquet shards: written under a temporary name, renamed into place whole, read as a stream.
 
 A shard is `part-GGGGG-NNNNN.parquet`: the generation of the journal it came from, and its number in that
-seal. Within one seal rows are sorted by id. Reading decodes a few rows at a time, so memory does not
-depend on the number of rows; it does on the longest one.
+seal. Within one seal rows are sorted by id. Every page has a checksum, which reading verifies. Reading
+decodes a few rows at a time, so memory does not depend on the number of rows; it does on the longest one.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ BATCH_BYTES = 2 << 20
 ROW_GROUP_BYTES = 32 << 20
 """Arrow bytes after which a row group is closed."""
 
+_DAMAGE = (pa.ArrowInvalid, OSError, UnicodeDecodeError)
 _NAME = re.compile(r"part-(\d{5,})-(\d{5,})\.parquet")
 
 
@@ -75,7 +76,7 @@ def write_parquet(path: Path, kind: Kind, lines: Iterable[bytes]) -> int:
     """Stream rows into a Parquet file; row groups are closed by size."""
     layout = schema.arrow_schema(kind)
     count, pending, pending_bytes = 0, [], 0
-    with pq.ParquetWriter(path, layout, compression="zstd") as writer:
+    with pq.ParquetWriter(path, layout, compression="zstd", write_page_checksum=True) as writer:
         for batch in _batches(lines):
             table = pa.RecordBatch.from_pylist(batch, schema=layout)
             pending.append(table)
@@ -91,16 +92,19 @@ def write_parquet(path: Path, kind: Kind, lines: Iterable[bytes]) -> int:
 
 def read_rows(path: Path) -> Iterator[tuple[Row, bool]]:
     """The rows of a Parquet file as (row, may hold escaped text)."""
+    seen = 0
     try:
         # Read ahead, the whole file would be in memory by its last row group.
-        with pq.ParquetFile(path, pre_buffer=False) as file:
+        with pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=True) as file:
             for batch in file.iter_batches(batch_size=BATCH_ROWS):
-                escaped = schema.batch_has_escape(batch)
+                escaped, seen = schema.batch_has_escape(batch), seen + batch.num_rows
                 step = max(1, BATCH_BYTES * batch.num_rows // max(batch.nbytes, 1))
                 for start in range(0, batch.num_rows, step):
                     for row in batch.slice(start, step).to_pylist():
                         yield row, escaped
-    except (pa.ArrowInvalid, OSError) as error:
+            if seen != file.metadata.num_rows:
+                raise pa.ArrowInvalid(f"{seen} of its {file.metadata.num_rows} rows are there")
+    except _DAMAGE as error:
         raise _unreadable(path, error) from error
 
 
@@ -117,8 +121,9 @@ def read_ids(path: Path, kind: Kind) -> list[str]:
 
 def _id_columns(path: Path, kind: Kind) -> pa.Table:
     try:
-        return pq.read_table(path, columns=list(schema.ID_COLUMNS[kind]))
-    except (pa.ArrowInvalid, OSError) as error:
+        columns = list(schema.ID_COLUMNS[kind])
+        return pq.read_table(path, columns=columns, page_checksum_verification=True)
+    except _DAMAGE as error:
         raise _unreadable(path, error) from error
 
 
@@ -157,13 +162,16 @@ def find(path: Path, kind: Kind, key: str) -> AnyRecord | None:
     if key not in ids:
         return None
     position = ids.index(key)
-    with pq.ParquetFile(path) as file:
-        for number in range(file.num_row_groups):
-            size = file.metadata.row_group(number).num_rows
-            if position < size:
-                (row,) = file.read_row_group(number).slice(position, 1).to_pylist()
-                return schema.from_row(kind, row)
-            position -= size
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            for number in range(file.num_row_groups):
+                size = file.metadata.row_group(number).num_rows
+                if position < size:
+                    (row,) = file.read_row_group(number).slice(position, 1).to_pylist()
+                    return schema.from_row(kind, row)
+                position -= size
+    except _DAMAGE as error:
+        raise _unreadable(path, error) from error
     raise StoreError(f"{path} changed while it was read")
 
 

@@ -316,7 +316,9 @@ class Store:
         while True:
             logs = sorted(self._journal_folder.glob("*.log"))
             if not logs:
-                raise StoreError(f"{self.root} has no journal; open it once with Store.create_or_open")
+                raise StoreError(
+                    f"{self.root} has no journal; run the command that makes it again, which begins one"
+                )
             try:
                 self._reader = os.open(logs[-1], os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:

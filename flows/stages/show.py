@@ -8,21 +8,45 @@ from contextlib import contextmanager
 from http.server import ThreadingHTTPServer
 from typing import Any
 
+from pydantic import BaseModel, ValidationError
+
+from data.recipe import FILE as RECIPE_FILE
 from data.recipe import read_recipe
 from data.store import Store
 from data.trajectories import Trajectory
 from flows.stages.policy import policy_model
-from flows.stages.recipe import PolicySection
-from pipeline.errors import ConfigError
+from flows.stages.recipe import EnvironmentSection, PolicySection
+from pipeline.errors import ConfigError, StoreError
 from pipeline.renderers.base import Renderer
 from pipeline.renderers.load import load_renderer
 from pipeline.reporting.server import Source, make_server
 
 
+class _Read(BaseModel):
+    """What is read of a stored recipe, whatever else it holds."""
+
+    environment: EnvironmentSection
+    policy: PolicySection
+    seed: int
+
+
 def recipe_of(store: Store) -> dict[str, Any]:
-    """The recipe of a run, or of the run that an evaluation's directory belongs to."""
-    recipe = store.recipe
-    return read_recipe(store.root.resolve().parents[1]) if "evaluation" in recipe else recipe
+    """The recipe of a run, or of the run that an evaluation's directory belongs to.
+
+    StoreError where what is read of it is not there or of a wrong type.
+    """
+    is_evaluation = "evaluation" in store.recipe
+    root = store.root.resolve().parents[1] if is_evaluation else store.root
+    recipe = read_recipe(root)
+    try:
+        _Read.model_validate(recipe)
+    except ValidationError as error:
+        found = error.errors()[0]
+        place = ".".join(map(str, found["loc"]))
+        raise StoreError(
+            f"{root / RECIPE_FILE} is no recipe of a run: {place}: {found['msg']}; restore it from a copy"
+        ) from error
+    return recipe
 
 
 def policy_of(store: Store) -> PolicySection:

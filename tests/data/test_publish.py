@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +96,19 @@ def test_curated_is_replaced_whole(tmp_path: Path) -> None:
         assert (tmp_path / "run/curated/README.md").read_text() == "# two"
     with pytest.raises(ConfigError, match="no curated trajectories; run `trajsmith curate RECIPE` first"):
         read_curated(tmp_path / "nowhere")
+
+
+def test_a_curation_that_failed_leaves_the_old_one_and_nothing_half_made(tmp_path: Path) -> None:
+    def rows() -> Iterator[Trajectory]:
+        yield records.make_trajectory(1)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with Store.create_or_open(tmp_path / "run", RECIPE) as store:
+        store.write_curated([records.make_trajectory(9)], lambda: "# one")
+        with pytest.raises(StoreError, match="no space left"):
+            store.write_curated(rows(), lambda: "# two")
+        assert [t.task_id for t in store.read_curated()] == ["task9"]
+        assert not list((tmp_path / "run").glob("curated.*"))
 
 
 def test_curated_shards_are_on_disk_before_the_folder_is_in_place(

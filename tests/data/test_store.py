@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -158,6 +159,16 @@ def test_one_writer_and_the_error_names_the_holder(root: Path) -> None:
     Store.create_or_open(root, RECIPE).close()
 
 
+def test_a_lock_that_a_full_disk_refused_is_free(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched, pytest.raises(StoreError, match="no space left"):
+        patched.setattr(os, "pwrite", full)
+        Store.create_or_open(root, RECIPE)
+    Store.create_or_open(root, RECIPE).close()
+
+
 def test_the_lock_of_a_dead_writer_is_free(root: Path) -> None:
     code = (
         "import os, sys; from pathlib import Path; from data.store import Store\n"
@@ -228,6 +239,24 @@ def test_a_damaged_shard_is_one_clear_error_whatever_reads_it(root: Path) -> Non
         for read in (lambda: list(store.trajectories()), lambda: store.ids("trajectories")):
             with pytest.raises(StoreError, match=f"cannot read .*{damaged.name}.*delete it and run again"):
                 read()
+
+
+def test_a_flipped_byte_of_a_shard_gives_no_other_rows(root: Path) -> None:
+    with Store.create_or_open(root, RECIPE) as store:
+        for n in range(3):
+            store.append(records.make_trajectory(n))
+        store.seal()
+        rows, refused = list(store.trajectories()), 0
+        [shard] = (root / "trajectories").iterdir()
+        whole = shard.read_bytes()
+        footer = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+        for place in range(4, footer, footer // 150):
+            shard.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+            try:
+                assert list(store.trajectories()) == rows, place
+            except StoreError:
+                refused += 1
+    assert refused > 75
 
 
 def test_paths_that_are_no_run(tmp_path: Path) -> None:

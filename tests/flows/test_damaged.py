@@ -34,6 +34,21 @@ def test_the_report_names_what_is_damaged(workplace: Path, tokenizer: Path) -> N
         damaged.unlink()
 
 
+def test_a_damaged_recipe_of_a_run_is_named(workplace: Path, tokenizer: Path) -> None:
+    path = write_recipe(workplace, recipe(tokenizer))
+    assert trajsmith("synth", path, "demonstrations").code == 0
+    stored = Path("runs/small/recipe.yaml")
+    for content, said in (
+        ("{}", "environment: Field required"),
+        ("environment: {name: counter}\npolicy: 3\nseed: 0\n", "policy: Input should be a valid dictionary"),
+    ):
+        stored.write_text(content)
+        for verb in ("report", "audit", "diagnose", "view", "publish --to out"):
+            name, *options = verb.split()
+            done = trajsmith(name, "runs/small", *options)
+            assert done.code == 4 and f"{stored} is no recipe of a run: {said}" in done.err, done
+
+
 @pytest.mark.parametrize("content", ["{", "[]", "{}"])
 def test_a_damaged_manifest_is_named(workplace: Path, tokenizer: Path, content: str) -> None:
     path = write_recipe(workplace, recipe(tokenizer))
