@@ -362,5 +362,11 @@ def _checked_url(url: str) -> str:
     except (ValueError, httpx.InvalidURL):  # an unclosed bracket, a port above 65535, a blank in the name
         good = False
     if not good or url.split() != [url]:
-        raise ConfigError(f"server URL {url!r} is not an http(s) URL; write e.g. http://127.0.0.1:8000")
+        shown = url.split("@")[-1]
+        raise ConfigError(f"server URL {shown!r} is not an http(s) URL; write e.g. http://127.0.0.1:8000")
+    if parsed.username is not None or parsed.query or parsed.fragment:
+        raise ConfigError(
+            f"the URL of the server at {parsed.hostname} may hold no user, password, query or fragment, as "
+            "errors show it; name the environment variable of a key as api_key_env"
+        )
     return url.rstrip("/")

@@ -32,7 +32,9 @@ def check_chat(settings: Mapping[str, Any], *, where: str) -> None:
     if settings.get("api_key_env"):
         check_variable(settings["api_key_env"], where=f"{where}.api_key_env")
     if not settings["url"].startswith(("http://", "https://")):
-        raise ConfigError(f"{where}.url must start with http:// or https://, got {settings['url']!r}")
+        raise ConfigError(
+            f"{where}.url must start with http:// or https://, got {settings['url'].split('@')[-1]!r}"
+        )
     if not isinstance(settings.get("params") or {}, Mapping):
         raise ConfigError(f"{where}.params must be a mapping of request fields, got {settings['params']!r}")
     for key in ("max_calls", "max_tokens", "max_asks"):

@@ -302,3 +302,18 @@ def test_retry_after_is_read_as_seconds_or_date() -> None:
 def test_wrong_urls_are_refused(urls: list[str]) -> None:
     with pytest.raises(ConfigError, match="http"):
         HttpPool(urls)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://me:4711@host:8000",
+        "http://host:8000/?token=4711",
+        "http://host:8000/#4711",
+        "htp://me:4711@host",
+    ],
+)
+def test_an_address_with_a_credential_is_refused_and_not_shown(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"host may hold no user, password|is not an http") as caught:
+        HttpPool([url])
+    assert "4711" not in str(caught.value) and "host" in str(caught.value)

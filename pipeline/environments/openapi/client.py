@@ -277,7 +277,8 @@ def checked_base_url(url: str) -> str:
     except httpx.InvalidURL:
         parsed = httpx.URL("")
     if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise ConfigError(f"base URL {url!r} is no http(s) URL; write e.g. http://127.0.0.1:8000/v1")
+        shown = url.split("@")[-1]
+        raise ConfigError(f"base URL {shown!r} is no http(s) URL; write e.g. http://127.0.0.1:8000/v1")
     if parsed.userinfo or parsed.query or parsed.fragment:
         raise ConfigError("the base URL may hold no user, password, query or fragment; name them in `auth`")
     return url.rstrip("/")
