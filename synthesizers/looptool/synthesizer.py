@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 
 from data import canonical
 from data.errors import ConfigError
+from data.files import write_atomically
 from data.store import Store
 from data.tasks import Task
 from data.trajectories import Trajectory
@@ -38,9 +39,9 @@ from synthesizers.looptool.probing import Probe, ProbeVerdict, probe, read_predi
 from synthesizers.looptool.records import SYNTHESIZER, Repair
 from synthesizers.looptool.repairing import preference, repair, sample_of
 from synthesizers.looptool.roles import JUDGES, SAMPLE_JUDGE, SAMPLE_WRITER
-from synthesizers.looptool.rounds import HIGH_SHARE, compose
+from synthesizers.looptool.rounds import HIGH_SHARE, capability_table, compose
 from synthesizers.looptool.rows import Row, RowLog
-from synthesizers.looptool.spending import By, round_plan
+from synthesizers.looptool.spending import By, Names, round_plan
 from synthesizers.role_chats import ChatSetting, RoleChats, check_chats
 
 DEMONSTRATION = "demonstration"
@@ -48,6 +49,8 @@ PROBED = "looptool/gcp"
 """Filter of the verdicts on steps: reason `mastered` or how the model differs, score the perplexity."""
 VERIFIED = "looptool/jglv"
 """Filter of the verdicts on mismatches: reason one of the five, kept where the step is an error seed."""
+WEAKNESS = "weakness.json"
+"""Beside the probes: how many steps of each capability are mastered."""
 
 
 @dataclass(kw_only=True)
@@ -144,6 +147,7 @@ class LoopTool:
                         if row.success:
                             rows[row.trajectory_id] = row
             probes = await self._probed(rows, bases)
+            self._keep_table(probes, rows, bases)
             for each in probes:
                 yield _probe_verdict(each)
             repairs = await self._repaired(probes, rows, bases)
@@ -193,6 +197,15 @@ class LoopTool:
                     f"again what is missing"
                 )
             return sorted((each for each in log.rows() if each.trajectory_id in rows), key=_place)
+
+    def _keep_table(
+        self, probes: Sequence[Probe], rows: Mapping[str, Trajectory], bases: Mapping[str, Task]
+    ) -> None:
+        """Write the seeds' reading of GCP beside the probes: steps by capability, weakest first."""
+        if self.chat_dir is not None and probes:
+            table = capability_table(probes, _capabilities(rows, bases))
+            written = canonical.dumps([row.model_dump(mode="json") for row in table])
+            write_atomically(self.chat_dir / WEAKNESS, written + "\n")
 
     async def _repaired(
         self, probes: Sequence[Probe], rows: Mapping[str, Trajectory], bases: Mapping[str, Task]
@@ -265,10 +278,7 @@ class LoopTool:
         done: Collection[str],
         failed: Collection[str],
     ) -> AsyncGenerator[Made]:
-        def capabilities(trajectory_id: str) -> tuple[str, ...]:
-            row = rows[trajectory_id]
-            return capabilities_of(row, bases.get(row.task_id), row.turns)
-
+        capabilities = _capabilities(rows, bases)
         plan = None
         if self.by == "plan":
             plan = round_plan(
@@ -336,6 +346,16 @@ class LoopTool:
             RowLog((self.chat_dir or Path(passing)) / f"{name}-{key}.log", kind) as log,
         ):
             yield log
+
+
+def _capabilities(rows: Mapping[str, Trajectory], bases: Mapping[str, Task]) -> Names:
+    """Trajectory id to the capabilities of its task."""
+
+    def named(trajectory_id: str) -> tuple[str, ...]:
+        row = rows[trajectory_id]
+        return capabilities_of(row, bases.get(row.task_id), row.turns)
+
+    return named
 
 
 def _place(row: Probe | Repair) -> tuple[str, int]:

@@ -33,7 +33,7 @@ from synthesizers.looptool.probing import Probe
 from synthesizers.looptool.records import REPAIRED, Part
 from synthesizers.looptool.rows import RowLog
 from synthesizers.looptool.samples import step_samples
-from synthesizers.looptool.synthesizer import PROBED, VERIFIED, LoopTool
+from synthesizers.looptool.synthesizer import PROBED, VERIFIED, WEAKNESS, LoopTool
 from tests.flows.lab import digests, recipe, trajsmith, write_recipe
 from tests.synthesizers.looptool.world import Desk, Planted
 from tests.tiny import make_tiny_tokenizer
@@ -156,6 +156,12 @@ def test_a_killed_synthesis_decodes_nothing_twice(desk: Desk, tmp_path: Path) ->
     assert (name, calls) == ("scripted (probe)", probes) and tokens > 50 * probes
     done = {row.trajectory_id for row in of(Trajectory, made)}
     assert not of(Trajectory, run(looptool(desk, engine, chat_dir=tmp_path), tasks, done=done))
+    table = json.loads((tmp_path / WEAKNESS).read_text())
+    all_of_them = next(row for row in table if row["name"] == "environment:travel_desk")
+    mastered = sum(each.keep for each in of(Verdict, made) if each.filter == PROBED)
+    assert all_of_them["mastered"] | {"successes": mastered, "trials": probes} == all_of_them["mastered"]
+    shares = [row["mastered"]["successes"] / row["mastered"]["trials"] for row in table]
+    assert len(table) > 5 and shares == sorted(shares)
 
 
 def test_a_repair_that_the_world_broke_is_made_again(desk: Desk, tmp_path: Path) -> None:
