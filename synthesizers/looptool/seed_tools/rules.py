@@ -24,6 +24,9 @@ from synthesizers.phrasing.wording import leaks_tool_name, mentions
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)+")
 _TYPES = ("string", "integer", "number", "boolean", "array", "object")
 _NUMBERS = ("integer", "number")
+_MANY = r"(?:[+*]|\{\d+,\d*\})"
+_NESTED = re.compile(rf"\([^()]*{_MANY}[^()]*\){_MANY}")
+"""A repeated group with a repetition in it: a string that nearly fits can take such a pattern forever."""
 
 
 class Reason(StrEnum):
@@ -144,6 +147,8 @@ def _limit_problems(schema: Mapping[str, Any], kind: str, where: str) -> Iterato
         yield Problem(Reason.BAD_LIMIT, f"{where}: minimum {limits[0]} must be below maximum {limits[1]}")
     if "pattern" in schema and (kind != "string" or not _compiles(schema["pattern"])):
         yield Problem(Reason.BAD_LIMIT, f"{where}: pattern is a regular expression, of a string")
+    elif "pattern" in schema and _NESTED.search(schema["pattern"]):
+        yield Problem(Reason.BAD_LIMIT, f"{where}: pattern repeats a group that repeats; write it plainly")
     elif "default" in schema and not _fits(schema["default"], schema):
         yield Problem(Reason.BAD_LIMIT, f"{where}: default {schema['default']!r:.40} does not fit")
 

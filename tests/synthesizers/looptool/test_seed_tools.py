@@ -162,6 +162,8 @@ EXAMPLE = {"request": "red paint", "arguments": {"paint": "red"}}
         (parameter(type="integer", minimum=3, maximum=3), Reason.BAD_LIMIT, "minimum 3 must be below"),
         (parameter(minimum=1), Reason.BAD_LIMIT, "numbers, of a number"),
         (parameter(pattern="["), Reason.BAD_LIMIT, "a regular expression"),
+        (parameter(pattern=r"^([A-Za-z]+\s?)+$"), Reason.BAD_LIMIT, "repeats a group that repeats"),
+        (parameter(pattern=r"^(\w{1,9},?)*$"), Reason.BAD_LIMIT, "repeats a group that repeats"),
         ({"returns": {"type": "string"}}, Reason.BAD_TYPE, "returns must be an object"),
         ({"returns": {"type": "object", "properties": {}}}, Reason.BAD_TYPE, "returns: an object needs"),
         ({"example": EXAMPLE | {"arguments": {"paint": True}}}, Reason.BAD_EXAMPLE, "do not fit"),
@@ -194,6 +196,13 @@ def test_what_must_be_given_is_written_down_and_there(required: Any) -> None:
     nested = {"type": "object", "properties": {"what": inner}, "required": []}
     problem = tool_problem(written(parameters=nested))
     assert problem is not None and "parameters.what: required" in problem.detail
+
+
+def test_plain_patterns_are_taken() -> None:
+    for pattern in (r"^[A-Z]{2}\d+$", r"^([0-9]{2}:){2}[0-9]{2}$|^red$", r"^(red|blue)+$"):
+        example = {"request": "red", "arguments": {"paint": "red"}}
+        problem = tool_problem(written(**parameter(pattern=pattern), example=example))
+        assert problem is None or "repeats" not in problem.detail, pattern
 
 
 def test_a_leaf_that_is_not_met_is_the_reason() -> None:
