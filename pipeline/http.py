@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from pipeline.checks.credentials import shown_url
 from pipeline.errors import ConfigError, EngineError, EngineProtocolError
 
 _T = TypeVar("_T")
@@ -362,8 +363,9 @@ def _checked_url(url: str) -> str:
     except (ValueError, httpx.InvalidURL):  # an unclosed bracket, a port above 65535, a blank in the name
         good = False
     if not good or url.split() != [url]:
-        shown = url.split("@")[-1]
-        raise ConfigError(f"server URL {shown!r} is not an http(s) URL; write e.g. http://127.0.0.1:8000")
+        raise ConfigError(
+            f"server URL {shown_url(url)!r} is not an http(s) URL; write e.g. http://127.0.0.1:8000"
+        )
     if parsed.username is not None or parsed.query or parsed.fragment:
         raise ConfigError(
             f"the URL of the server at {parsed.hostname} may hold no user, password, query or fragment, as "

@@ -45,7 +45,7 @@ def resolve_model(name_or_path: str | Path, *, cache: Path | None = None) -> Pat
     if str(name_or_path) in MODEL_LABELS:
         return fetch_smollm2(cache)
     path = user_path(name_or_path)
-    if not path.is_dir():
+    if not os.path.isdir(path):  # Path.is_dir raises for a name that is too long
         known = ", ".join(sorted(MODEL_LABELS))
         raise ConfigError(f"model {str(name_or_path)!r} is neither a directory nor a known name ({known})")
     for pattern, what in (

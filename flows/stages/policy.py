@@ -9,6 +9,7 @@ right ones. The scripted policy needs no server and cannot be trained.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -44,7 +45,7 @@ def policy_model(section: PolicySection) -> Path:
     tokenizer = user_path(section.model)
     if section.engine == "vllm" or section.model in MODEL_LABELS:
         return resolve_model(section.model)
-    if not (tokenizer / "tokenizer.json").is_file():
+    if not os.path.isfile(tokenizer / "tokenizer.json"):  # Path.is_file raises for a name that is too long
         raise ConfigError(f"policy.model {section.model!r} is no known model and has no tokenizer.json")
     return tokenizer.resolve()
 

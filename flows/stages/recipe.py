@@ -8,6 +8,7 @@ where a run lives (`flows.stages.run`).
 from __future__ import annotations
 
 import difflib
+import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -271,7 +272,7 @@ class _UniqueKeys(yaml.SafeLoader):
 
 def load_recipe(path: Path) -> Recipe:
     """Read and check a recipe file. Raises ConfigError naming file, key, value and what is allowed."""
-    if not path.is_file():
+    if not os.path.isfile(path):  # Path.is_file raises for a name that is too long
         raise ConfigError(f"recipe {path} does not exist; write one or start from examples/demo.yaml")
     try:
         value = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)

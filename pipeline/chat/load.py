@@ -12,7 +12,7 @@ from typing import Any
 
 from pipeline.chat.base import Chat
 from pipeline.chat.core import ChatBudget
-from pipeline.checks.credentials import check_variable
+from pipeline.checks.credentials import check_variable, shown_url
 from pipeline.checks.options import check_options
 from pipeline.dotted import load_dotted
 from pipeline.errors import ConfigError
@@ -33,7 +33,7 @@ def check_chat(settings: Mapping[str, Any], *, where: str) -> None:
         check_variable(settings["api_key_env"], where=f"{where}.api_key_env")
     if not settings["url"].startswith(("http://", "https://")):
         raise ConfigError(
-            f"{where}.url must start with http:// or https://, got {settings['url'].split('@')[-1]!r}"
+            f"{where}.url must start with http:// or https://, got {shown_url(settings['url'])!r}"
         )
     if not isinstance(settings.get("params") or {}, Mapping):
         raise ConfigError(f"{where}.params must be a mapping of request fields, got {settings['params']!r}")

@@ -55,6 +55,11 @@ def read_variable(name: str, *, where: str) -> str:
     return value
 
 
+def shown_url(url: str) -> str:
+    """An address as errors and records may show it: without user, password, query and fragment."""
+    return re.sub(r"(?<=//)[^/]*@", "", re.split("[?#]", url)[0])
+
+
 def refuse_credentials(value: Mapping[str, Any], *, where: str) -> None:
     """ConfigError names the options of `value` that hold a credential, and never what they hold."""
     found = sorted(_found(value, ()))

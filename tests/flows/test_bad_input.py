@@ -23,6 +23,7 @@ from tests.serving import Received, Reply, ScriptedServer
 
 COMMAND = Path(sys.executable).parent / "trajsmith"
 FILTERS = [{"name": "valid_calls"}]
+MCP = '{"url": "http://me:4711@127.0.0.1:9/mcp?key=4711", "tasks": "tasks.yaml"}'
 
 
 @pytest.mark.parametrize(
@@ -110,6 +111,9 @@ def test_an_impossible_curation(section: Any, said: str, tokenizer: Path, workpl
     ("arguments", "said"),
     [
         (("synth", "nowhere.yaml"), "recipe nowhere.yaml does not exist; write one or start from"),
+        (("synth", "x" * 300), "does not exist; write one or start from"),
+        (("eval", "recipe.yaml", "--model", "x" * 300), "neither a directory nor a known name"),
+        (("env", "check", "mcp", "--options", MCP), "MCP server http://127.0.0.1:9/mcp does not answer"),
         (("synth", "list.yaml"), "recipe list.yaml holds a list, not a mapping"),
         (("synth", "torn.yaml"), "recipe torn.yaml is not YAML"),
         (("synth", "recipe.yaml", "warmup"), "no synth stage 'warmup'; it has demonstrations, rollouts"),
@@ -153,12 +157,13 @@ def test_a_wrong_command(arguments: tuple[str, ...], said: str, tokenizer: Path,
     Path("torn.yaml").write_text("name: {\n")
     Path("latin.yaml").write_bytes(b"name: caf\xe9\n")
     Path("bare.yaml").write_text("name: bare\n")
+    Path("tasks.yaml").write_text("- {prompt: Go., gold: [{say: Gone.}]}\n")
     Path("circle.yaml").write_text("name: a\nenvironment: {options: &o {self: *o}}\n")
     Path("day.yaml").write_text("name: a\ndescription: 2026-02-30\n")
     Path("twice.yaml").write_text("seed: 1\nname: a\nseed: 2\n")
     done = trajsmith(*arguments)
     assert done.code == 2, done
-    assert said in done.err and "Traceback" not in done.err
+    assert said in done.err and "Traceback" not in done.err and "4711" not in done.err
 
 
 def test_no_command_shows_the_help() -> None:

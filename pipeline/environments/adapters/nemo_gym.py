@@ -24,6 +24,7 @@ from data.files import user_path
 from data.messages import Role, ToolResult, ToolSpec, ToolStatus, Turn, text_parts
 from data.tasks import Task
 from data.trajectories import Reward, Trajectory
+from pipeline.checks.credentials import shown_url
 from pipeline.environments.adapters.rows import gold_of, parted, read_rows, splits_of, turns_of
 from pipeline.environments.gold import PlannedGold
 from pipeline.environments.replayed import ReplayedSession
@@ -98,7 +99,7 @@ class NemoGymSession(ReplayedSession):
             return await self._client.post(path, json=body)
         except httpx.HTTPError as error:
             raise EnvironmentFailure(
-                f"resource server {self._environment.url}{path}: {type(error).__name__} {error}"
+                f"resource server {shown_url(self._environment.url)}{path}: {type(error).__name__} {error}"
             ) from error
 
     async def _release(self) -> None:

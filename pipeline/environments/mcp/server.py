@@ -17,7 +17,7 @@ from typing import Any
 
 from data import canonical
 from data.messages import ToolSpec
-from pipeline.checks.credentials import check_variable
+from pipeline.checks.credentials import check_variable, shown_url
 from pipeline.dotted import load_dotted
 from pipeline.environments.mcp.stdio import stdio_transport
 from pipeline.environments.schemas import compact
@@ -58,14 +58,14 @@ class McpServer:
     @property
     def label(self) -> str:
         """How errors call it."""
-        return self.server or self.url.split("?")[0] or Path(self.command[0]).name
+        return self.server or shown_url(self.url) or Path(self.command[0]).name
 
     def identity(self) -> Any:
         """What distinguishes it, as JSON, without a value of any variable."""
         return [
             self.server,
             list(self.command),
-            self.url.split("?")[0],
+            shown_url(self.url),
             sorted(self.env),
             sorted(self.headers),
         ]

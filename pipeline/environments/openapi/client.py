@@ -22,7 +22,7 @@ from urllib.parse import quote, quote_plus, urljoin
 import httpx
 
 from data import canonical
-from pipeline.checks.credentials import read_variable
+from pipeline.checks.credentials import read_variable, shown_url
 from pipeline.environments.openapi.request import ApiRequest
 from pipeline.errors import ConfigError, EnvironmentFailure
 
@@ -277,8 +277,9 @@ def checked_base_url(url: str) -> str:
     except httpx.InvalidURL:
         parsed = httpx.URL("")
     if parsed.scheme not in ("http", "https") or not parsed.host:
-        shown = url.split("@")[-1]
-        raise ConfigError(f"base URL {shown!r} is no http(s) URL; write e.g. http://127.0.0.1:8000/v1")
+        raise ConfigError(
+            f"base URL {shown_url(url)!r} is no http(s) URL; write e.g. http://127.0.0.1:8000/v1"
+        )
     if parsed.userinfo or parsed.query or parsed.fragment:
         raise ConfigError("the base URL may hold no user, password, query or fragment; name them in `auth`")
     return url.rstrip("/")

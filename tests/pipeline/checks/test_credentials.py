@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from data.errors import ConfigError
-from pipeline.checks.credentials import check_variable, read_variable, refuse_credentials
+from pipeline.checks.credentials import check_variable, read_variable, refuse_credentials, shown_url
 
 KEY = "abcdefghijklmnopqrstuvwx0123456789AB"
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -86,3 +86,16 @@ def test_a_variable_is_read_and_an_unset_or_empty_one_named(monkeypatch: pytest.
             ConfigError, match=f"api_key_env: the environment variable {name} is not set; export"
         ):
             read_variable(name, where="api_key_env")
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://me:4711@host:8000/mcp/?key=4711#4711", "https://host:8000/mcp/"),
+        ("http://4711@[::1]:8000", "http://[::1]:8000"),
+        ("http://host/a@b", "http://host/a@b"),
+        ("", ""),
+    ],
+)
+def test_an_address_is_shown_without_what_may_be_secret(url: str, shown: str) -> None:
+    assert shown_url(url) == shown
