@@ -2,10 +2,11 @@
 
 Each is of one of four kinds, drawn with the released code's weights, by a program (`varying`) or a chat
 (`writing`), and passes two gates: its gold, executed in a fresh session, scores 1 with calls that all fit
-their schemas (a boolean is no integer); and it is no duplicate of a seed or of another sample. What does not
-pass is a verdict with its reason. The task's parent is the seed's task, the trajectory's the seed's. A
-function of seed, repairs and replies, whatever runs at the same time. Not covered: how much of it a round
-trains on (`rounds`).
+their schemas (a boolean is no integer); and it is no duplicate of a seed or of another sample. What does
+not pass is a verdict with its reason. The task's parent is the seed's task, the trajectory's the seed's;
+one step of it is trained, the one that stands where the error stood, and the others are context. A function
+of seed, repairs and replies, whatever runs at the same time. Not covered: how much of it a round trains on
+(`rounds`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Literal, NamedTuple
 
 from data import canonical
 from data.errors import ConfigError
+from data.messages import Role
 from data.trajectories import Trajectory
 from data.verdicts import Verdict
 from pipeline.chat.base import Chat
@@ -34,7 +36,7 @@ from synthesizers.looptool.gates import GoldGate, fits_schemas, wording
 from synthesizers.looptool.probing import LoadTask
 from synthesizers.looptool.records import SYNTHESIZER, Part, Repair
 from synthesizers.looptool.repairing import Load
-from synthesizers.looptool.samples import step_samples
+from synthesizers.looptool.samples import step_samples, trained_at
 from synthesizers.looptool.spending import By, Names, variants_by_plan
 from synthesizers.looptool.varying import Kind, Variants
 from synthesizers.looptool.writing import ErrorSeed, Writer
@@ -288,7 +290,7 @@ class Expander:
         kind = Kind(planned.detail or slot.kind)
         if self.teacher == "gold":
             if gold.trajectory_id not in done:
-                yield _marked(gold, slot, kind)
+                yield self._marked(gold, slot, kind)
             return
         assert self.engine is not None
         teacher = AgreementSampling(
@@ -303,7 +305,37 @@ class Expander:
         )
         async with aclosing(teacher.synthesize([task], done=done, failed=failed)) as taught:
             async for trajectory in taught:
-                yield _marked(trajectory, slot, kind)
+                yield self._marked(trajectory, slot, kind)
+
+    def _marked(self, trajectory: Trajectory, slot: _Slot, kind: Kind) -> Trajectory:
+        """The sample with its names, trained where the error stood: the paper's sample is one step."""
+        place = standing_for(slot.seed, trajectory, kind=kind, written=self.writer is not None)
+        changed = {
+            "parents": (slot.seed.trajectory.trajectory_id,),
+            "labels": (*trajectory.labels, Part.EXPANSION.mark, f"looptool:{kind}"),
+            "turns": trained_at(trajectory.turns, {place}),
+        }
+        return trajectory.model_copy(update=changed)
+
+
+def standing_for(seed: ErrorSeed, sample: Trajectory, *, kind: Kind, written: bool) -> int:
+    """The turn of `sample` that stands where `seed`'s error stood in its dialogue.
+
+    A chat writes one request: its last call, or its closing words where words were in error. A program keeps
+    the dialogue: the same assistant turn, counted from the end where something was asked before.
+    """
+    before, after = _assistant_places(seed.trajectory), _assistant_places(sample)
+    if written:
+        called = [place for place in after if sample.turns[place].tool_calls]
+        return called[-1] if called and seed.calls else after[-1]
+    place = before.index(seed.repair.turn)
+    if kind is Kind.INTERACTION:
+        return after[max(0, len(after) - (len(before) - place))]
+    return after[min(place, len(after) - 1)]
+
+
+def _assistant_places(trajectory: Trajectory) -> list[int]:
+    return [place for place, turn in enumerate(trajectory.turns) if turn.role is Role.ASSISTANT]
 
 
 def check_weights(weights: Mapping[str, float]) -> None:
@@ -314,11 +346,3 @@ def check_weights(weights: Mapping[str, float]) -> None:
         raise ConfigError(
             f"weights of the kinds ({', '.join(kinds)}) are 0 or more and not all 0, got {dict(weights)}"
         )
-
-
-def _marked(trajectory: Trajectory, slot: _Slot, kind: Kind) -> Trajectory:
-    changed = {
-        "parents": (slot.seed.trajectory.trajectory_id,),
-        "labels": (*trajectory.labels, Part.EXPANSION.mark, f"looptool:{kind}"),
-    }
-    return trajectory.model_copy(update=changed)

@@ -63,6 +63,12 @@ class ErrorSeed(NamedTuple):
     """Shown at the step."""
 
     @property
+    def calls(self) -> bool:
+        """Whether a call is right there, and not words."""
+        row = self.repair.repaired or self.trajectory
+        return bool(row.turns[self.repair.turn].tool_calls)
+
+    @property
     def right(self) -> str:
         """What is to be said or called."""
         return self.repair.predicted if self.repair.repaired is not None else self.repair.label

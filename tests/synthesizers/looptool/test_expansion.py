@@ -117,6 +117,22 @@ def test_every_error_seed_gets_verified_variants_with_its_name_on_them(
     assert set(kinds) == {f"looptool:{kind}" for kind in Kind}
 
 
+@pytest.mark.parametrize("behind", [False, True])
+def test_a_sample_trains_one_step_the_one_that_stands_where_the_error_stood(desk: Desk, behind: bool) -> None:
+    """Once the look-up, once the booking behind it: in every kind, wherever that turn has moved to."""
+    seed = error_at(desk, "cheapest")
+    seed = seed.model_copy(update={"turn": seed.turn + 2 * behind})
+    label = desk.rows[seed.trajectory_id].turns[seed.turn]
+    made = expanded(desk, [seed], k=16)
+    tasks, rows = {task.task_id: task for task in tasks_of(made)}, rows_of(made)
+    assert {f"looptool:{kind}" for kind in Kind} <= {name for row in rows for name in row.labels}
+    for row in rows:
+        (trained,) = (turn for turn in row.turns if turn.role == "assistant" and turn.weight > 0.0)
+        assert len(trained.tool_calls) == 1
+        if not is_renamed(tasks[row.task_id]):
+            assert trained.tool_calls[0].name == label.tool_calls[0].name == ("book" if behind else "flights")
+
+
 def test_a_task_comes_before_its_trajectory(made: list[Made]) -> None:
     known: set[str] = set()
     for record in made:
@@ -378,10 +394,22 @@ def test_a_written_sample_is_executed_and_carries_its_writers_name(desk: Desk) -
     [turn] = read_blueprint(task).turns
     assert (turn.text, turn.text_by, turn.calls[0].changes) == (request, "writer", True)
     assert said(row.turns[2]) == [("book", f'{{"flight":"{flight["id"]}"}}')]
+    assert [place for place, turn in enumerate(row.turns) if turn.role == "assistant" and turn.weight] == [2]
     told = chat.asked[0][-1].text
     assert (
         "right call" in told and "wrong call" in told and "The day is wrong." in told and flight["id"] in told
     )
+
+
+def test_a_written_sample_for_words_in_error_trains_its_closing_words(desk: Desk) -> None:
+    seed = error_at(desk, "cheapest")
+    last = len(desk.rows[seed.trajectory_id].turns) - 1
+    flight, request = world_flight(desk, seed)
+    chat = writing(sample(request, [{"name": "book", "arguments": {"flight": flight["id"]}}]))
+    [_, row] = expanded(desk, [seed.model_copy(update={"turn": last})], k=1, writer=chat)
+    assert isinstance(row, Trajectory)
+    trained = [turn for turn in row.turns if turn.role == "assistant" and turn.weight > 0.0]
+    assert trained == [row.turns[-1]] and not trained[0].tool_calls
 
 
 def test_what_is_wrong_with_a_sample_is_told_once_and_then_it_is_given_up(desk: Desk) -> None:
