@@ -35,7 +35,7 @@ from data.tasks import Task
 from data.trajectories import Trajectory
 
 HUB = "hub:"
-_WORKPLACE = ".publish-"
+_WORKPLACE = ".trajsmith-publish-"
 SHARD_ROWS = 10_000
 _BATCH_ROWS = 64
 _PENDING_TOKENS = 100_000

@@ -303,13 +303,14 @@ def test_a_folder_of_the_users_is_never_taken_for_ours(
 
 def test_what_a_killed_publication_left_is_removed_and_one_at_work_is_not(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
-    for name in (".publish-killed", ".publish-working"):
+    for name in (".trajsmith-publish-killed", ".trajsmith-publish-working", ".publish-mine"):
         (tmp_path / name / "new").mkdir(parents=True)
-    working = os.open(tmp_path / ".publish-working", os.O_RDONLY)
+    working = os.open(tmp_path / ".trajsmith-publish-working", os.O_RDONLY)
     fcntl.flock(working, fcntl.LOCK_EX)
     publish(run, to=str(tmp_path / "out"))
     os.close(working)
-    assert {path.name for path in tmp_path.iterdir()} == {".publish-working", "run", "out"}
+    kept = {".trajsmith-publish-working", ".publish-mine", "run", "out"}
+    assert {path.name for path in tmp_path.iterdir()} == kept
 
 
 class FakeHub:
