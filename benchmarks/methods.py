@@ -225,6 +225,10 @@ def compared(plain: Arm, other: Arm, bases: Sequence[Task], graph: SignatureGrap
         result = paired_bootstrap(*scores, clusters=None, num_samples=2_000)
         found[label] = [round(number, 3) for number in (result.difference, result.low, result.high)]
     both = (plain, other)
+    counts = [Counter(arm.seeds) for arm in both]
+    found["by plan"] = [
+        round((counts[0][seed] - counts[1][seed]) / len(bases), 3) for seed in range(plain.plans)
+    ]
     found["sequences at equal tokens"] = [at_equal_tokens(arm, budget, names_of) for arm in both]
     found["flows at equal tokens"] = [at_equal_tokens(arm, budget, arm.flow_of) for arm in both]
     return found
@@ -289,6 +293,10 @@ def show(found: dict[str, Any]) -> None:
         cells = ["{:+.2f} [{:+.2f}, {:+.2f}]".format(*row[label]) for label in MEASURES]
         cells += [" against ".join(map(str, row[label])) for label in EQUAL_TOKENS]
         print(f"| {row['method']} | {' | '.join(cells)} |")
+    if found["plans"] > 1:
+        print("\nYield minus random, by seed (one draw of what is random each):")
+        for row in found["differences"]:
+            print(f"{row['method']} " + ", ".join(f"{number:+.2f}" for number in row["by plan"]))
     print("\nJaccard: " + ", ".join(f"{a} / {b} {share:.2f}" for a, b, share in found["overlap"]))
     for row in found["arms"]:
         if row["given up"]:
