@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from data import canonical
+from data.files import disk_errors
 from data.messages import ToolSpec, Turn, text_parts, user
 from pipeline.errors import BudgetExceededError, ConfigError, StructuredReplyError
 
@@ -60,18 +61,23 @@ class ReplyCache:
 
     def get(self, key: str) -> Turn | None:
         """The stored reply, None where there is none or its file is damaged."""
-        try:
-            return Turn.model_validate_json(self._path(key).read_text(encoding="ascii"))
-        except (FileNotFoundError, ValueError):
-            return None
+        with disk_errors(self.directory, safe="replies that are there are kept"):
+            try:
+                return Turn.model_validate_json(self._path(key).read_text(encoding="ascii"))
+            except (FileNotFoundError, ValueError):
+                return None
 
     def put(self, key: str, turn: Turn) -> None:
-        """Store a reply that passed."""
+        """Store a reply that passed. StoreError where the disk does not take it."""
         path = self._path(key)
-        path.parent.mkdir(parents=True, exist_ok=True)
         aside = path.with_suffix(f".{os.getpid()}")
-        aside.write_text(canonical.dumps(turn.model_dump(mode="json")), encoding="ascii")
-        os.replace(aside, path)
+        with disk_errors(path, safe="earlier replies are kept"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                aside.write_text(canonical.dumps(turn.model_dump(mode="json")), encoding="ascii")
+                os.replace(aside, path)
+            finally:
+                aside.unlink(missing_ok=True)
 
     def _path(self, key: str) -> Path:
         return self.directory / key[:2] / f"{key}.json"
@@ -84,14 +90,15 @@ class ChatLedger:
     path: Path
 
     def note(self, chat: str, tokens: int) -> None:
-        """Add one call of the chat named `chat`."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("ab+") as file:
-            end = file.seek(0, os.SEEK_END)
-            file.seek(max(end - 1, 0))
-            torn = file.read() not in (b"", b"\n")
-            line = canonical.dumps({"chat": chat, "tokens": tokens}) + "\n"
-            file.write(b"\n" * torn + line.encode("ascii"))
+        """Add one call of the chat named `chat`. StoreError where the disk does not take it."""
+        line = canonical.dumps({"chat": chat, "tokens": tokens}) + "\n"
+        with disk_errors(self.path, safe="earlier calls are kept"):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("ab+") as file:
+                end = file.seek(0, os.SEEK_END)
+                file.seek(max(end - 1, 0))
+                torn = file.read() not in (b"", b"\n")
+                file.write(b"\n" * torn + line.encode("ascii"))
 
     def totals(self) -> dict[str, tuple[int, int]]:
         """Chat name to (calls, tokens); a line that a kill cut off counts as a call of no tokens."""

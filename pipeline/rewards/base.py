@@ -25,6 +25,7 @@ from pipeline.errors import (
     ConfigError,
     JudgeError,
     MissingExtraError,
+    StoreError,
     StructuredReplyError,
     TrajsmithError,
 )
@@ -243,8 +244,8 @@ def _capped(trajectory: Trajectory, score: Score) -> Score:
 
 
 def judge_failure(error: BaseException) -> str:
-    """How a failed judge is told of. Raises again what must stop the work: configuration and budgets."""
-    if isinstance(error, ConfigError | BudgetExceededError | MissingExtraError):
+    """How a failed judge is told of. Raises again what must stop the work: configuration, budgets, disks."""
+    if isinstance(error, ConfigError | BudgetExceededError | MissingExtraError | StoreError):
         raise error
     if isinstance(error, StructuredReplyError):
         # The reply may quote what the judge alone was told; it must not end up in a stored record.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import pickle
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,8 +20,15 @@ from pipeline.chat.openai import OpenAIChat
 from pipeline.chat.scripted import ScriptedChat
 from pipeline.engines.base import Sampling
 from pipeline.engines.scripted import ScriptedEngine, continue_text
-from pipeline.errors import BudgetExceededError, ConfigError, EngineError, StructuredReplyError
+from pipeline.errors import (
+    BudgetExceededError,
+    ConfigError,
+    EngineError,
+    StoreError,
+    StructuredReplyError,
+)
 from pipeline.renderers.base import Rendered
+from pipeline.rewards.base import judge_failure
 from tests.serving import Received, Reply, ScriptedServer
 
 SCHEMA = {"type": "object", "properties": {"score": {"type": "integer"}}, "required": ["score"]}
@@ -299,3 +307,23 @@ def test_a_ledger_line_cut_off_by_a_kill_swallows_no_other(tmp_path: Path) -> No
 def test_a_url_may_end_as_other_clients_want_it(end: str) -> None:
     chat = OpenAIChat(f"http://127.0.0.1:9{end}", model="m")
     assert chat.pool.servers[0].url == "http://127.0.0.1:9"
+
+
+def test_a_disk_that_takes_no_reply_is_one_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="file: Not a directory"):
+        reply(ScriptedChat(["a"], cache=tmp_path / "file"))
+    with monkeypatch.context() as patched, pytest.raises(StoreError, match="no space left") as caught:
+        patched.setattr(Path, "write_text", full)
+        reply(ScriptedChat(["a"], cache=tmp_path / "replies"))
+    with pytest.raises(StoreError, match="no space left"):
+        judge_failure(caught.value)
+    with monkeypatch.context() as patched, pytest.raises(StoreError, match="no space left"):
+        patched.setattr(Path, "open", full)
+        ChatLedger(tmp_path / "ledger.jsonl").note("judge", 1)
+    assert reply(ScriptedChat(["b"], cache=tmp_path / "replies")).text == "b"
