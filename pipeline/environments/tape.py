@@ -77,8 +77,14 @@ class Cassette:
         )
         with disk_errors(self.path, safe="earlier answers are untouched"):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("a", encoding="ascii") as file:
-                file.write(line + "\n")
+            with self.path.open("ab", buffering=0) as file:
+                end, rest = file.tell(), f"{line}\n".encode("ascii")
+                try:
+                    while rest:
+                        rest = rest[file.write(rest) :]
+                except OSError:
+                    file.truncate(end)  # half a line would take the next one with it
+                    raise
         self._answers[key] = result
         return result
 

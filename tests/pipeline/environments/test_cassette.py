@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import resource
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from data import canonical
-from data.messages import ToolResult, ToolStatus, assistant, user
+from data.messages import ToolResult, ToolStatus, assistant, text_parts, user
 from data.tasks import Task
 from data.trajectories import Blame, Termination, Trajectory
 from pipeline.engines.base import Sampling
@@ -19,9 +20,10 @@ from pipeline.environments.check import check_environment
 from pipeline.environments.gold import PlannedGold, call
 from pipeline.environments.play import play
 from pipeline.environments.registry import load_environment
+from pipeline.environments.tape import Cassette, CassetteMode
 from pipeline.environments.toolkit import ToolEnvironment, ToolSession
 from pipeline.environments.tools import tool
-from pipeline.errors import ConfigError, EnvironmentFailure
+from pipeline.errors import ConfigError, EnvironmentFailure, StoreError
 from pipeline.renderers.chatml import ChatMLRenderer
 from pipeline.rollout import RolloutSettings, rollout
 from tests.pipeline.environments.conftest import Run
@@ -210,6 +212,23 @@ def test_a_torn_line_is_cut_and_garbage_is_named(run: Run, tmp_path: Path) -> No
     path.write_text('{"task_id": 1}\n' + whole)
     with pytest.raises(ConfigError, match="line 1 is no recorded answer"):
         taped(path, "replay")
+
+
+def test_a_full_disk_leaves_no_half_line_that_the_next_would_join(tmp_path: Path) -> None:
+    tape = Cassette(tmp_path / "news.jsonl", CassetteMode.RECORD)
+    answer = ToolResult(call_id="", name="headline", parts=text_parts("rain"))
+    tape.add(("task", "headline", "{}", 0), answer)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (tape.path.stat().st_size + 20, hard))
+    try:
+        with pytest.raises(StoreError, match="no space left"):
+            tape.add(("task", "headline", "{}", 1), answer)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    tape.add(("task", "headline", "{}", 2), answer)
+    again = Cassette(tape.path, CassetteMode.REPLAY)
+    found = [again.find(("task", "headline", "{}", number)) is not None for number in range(3)]
+    assert found == [True, False, True]
 
 
 def test_a_restored_session_goes_on_where_it_was(run: Run, tmp_path: Path) -> None:
