@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from pipeline.checks.credentials import refuse_credentials
 from pipeline.errors import ConfigError
@@ -231,6 +231,14 @@ class LoopSection(Section):
     """Baselines: the same steps on all seeds; own successes at equal sampled tokens and the same steps."""
     k: int = Field(default=4, ge=1, le=_MOST)
     """Rollouts per task of the arm `rejection_sampling`."""
+
+    @field_validator("arms")
+    @classmethod
+    def _named_once(cls, arms: tuple[str, ...]) -> tuple[str, ...]:
+        """Each arm once: a second one of a name would be the first again, counted twice."""
+        if len(set(arms)) < len(arms):
+            raise ValueError(f"each arm can be named once, got {', '.join(arms)}")
+        return arms
 
 
 class Recipe(Section):

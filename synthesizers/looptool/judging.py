@@ -38,8 +38,13 @@ class Judged(NamedTuple):
 
 def check_judges(judges: Sequence[Chat]) -> None:
     """ConfigError for a single judge, or for two that are the same chat."""
-    names = [judge.name for judge in judges]
-    if judges and (len(names) < MIN_JUDGES or len(set(names)) < len(names)):
+    if judges:
+        check_judge_names([judge.name for judge in judges])
+
+
+def check_judge_names(names: Sequence[str]) -> None:
+    """ConfigError for less than two names, or the same one twice."""
+    if len(names) < MIN_JUDGES or len(set(names)) < len(names):
         raise ConfigError(
             f"labels are judged by at least {MIN_JUDGES} chats of different names, got {names}; name "
             f"label_judge_1, label_judge_2, ... in `chats`, or none: then execution decides"

@@ -145,6 +145,17 @@ def compose(
     return Composed(tuple(unique[key] for key in sorted(unique)), parts)
 
 
+def check_composition(
+    *, size: int | None = None, first_fresh: float = FIRST_FRESH, high_share: float = HIGH_SHARE
+) -> None:
+    """ConfigError where options of `compose` are of no use; None as a size takes all."""
+    if size is not None and size < 1:
+        raise ConfigError(f"size, the step samples of a round, is at least 1, or null for all; got {size}")
+    for name, share in (("first_fresh", first_fresh), ("high_share", high_share)):
+        if not 0.0 <= share <= 1.0:
+            raise ConfigError(f"{name} is a share between 0 and 1, got {share}")
+
+
 def error_steps(repairs: Iterable[Repair]) -> list[str]:
     """Step ids of the error seeds, in order of id."""
     return sorted(repair.step_id for repair in repairs if repair.is_error_seed)

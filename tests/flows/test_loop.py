@@ -19,7 +19,9 @@ from data.store import Store
 from flows.stages import run as runs_
 from flows.stages.loop import looptool as loop_looptool
 from flows.stages.loop import round as loop_round
+from flows.stages.loop.baselines import next_wave
 from flows.stages.loop.driver import content_digest, improve
+from flows.stages.loop.plan import held_out_sections
 from flows.stages.loop.round import POINTS, LoopWork
 from flows.stages.loop.table import loop_curves, row_markdown
 from flows.stages.policy import LivePolicy, open_policy
@@ -28,6 +30,7 @@ from flows.stages.recipe import parse_recipe
 from flows.stages.scripted import ScriptedPolicy
 from pipeline.diagnosis.plan import Plan
 from pipeline.engines.base import Completion, Sampling
+from pipeline.environments.travel_desk.generator import TravelDesk
 from pipeline.errors import EngineError
 from rl.models import checkpoint_digest
 from rl.results import finished_result
@@ -403,6 +406,13 @@ def test_broken_probes_stop_the_round_and_are_tried_again(
         ({"settings": {"learning_rat": 1.0}}, "loop.settings: unknown learning_rat"),
         ({"expand": {"by": "luck"}}, "loop.expand.*by.*luck"),
         ({"expand": {"plan": None}}, "loop.expand: unknown plan"),
+        ({"expand": {"k": -1}}, "loop.expand.k is at least 0, got -1"),
+        ({"expand": {"weights": {"date": 1}}}, "weights of the kinds .*'date'"),
+        ({"expand": {"weights": {"data": 0}}}, "weights of the kinds .*not all 0"),
+        ({"compose": {"size": 0}}, "size, .* is at least 1, or null for all; got 0"),
+        ({"compose": {"high_share": 2.0}}, "high_share is a share between 0 and 1, got 2.0"),
+        ({"chats": {"label_judge_1": "policy"}}, "at least 2 chats of different names"),
+        ({"seeds": {"synthesizer": "demonstration", "tasks": 10**7}}, "split 'train' of counter ends after"),
     ],
 )
 def test_a_wrong_option_is_named_before_anything_is_made(
@@ -429,6 +439,40 @@ def test_a_protected_capability_that_is_nowhere_is_named_before_anything_is_trai
     done = trajsmith("loop", path, "--runs", tmp_path / "runs")
     assert done.code == 2 and "names tag:no_such, which no dev task exercises" in done.err
     assert not (tmp_path / "runs" / "loop" / "rounds").exists()
+
+
+def test_held_out_tasks_that_are_not_there_are_named_before_anything_is_made(
+    model: Path, tmp_path: Path
+) -> None:
+    sections: list[dict[str, Any]] = [{"split": "heldout", "tasks": 10**7}, {"split": "held_out"}]
+    for section in sections:
+        path = write_recipe(tmp_path, loop_recipe(model) | {"evaluate": section})
+        for extra in ((), ("--dry-run",)):
+            done = trajsmith("loop", path, "--runs", tmp_path / "runs", *extra)
+            assert done.code == 2 and section["split"] in done.err
+            assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("templates", "unseen"), [(["price", "cancel"], []), (["price", "two_cities"], [3]), (None, [3])]
+)
+def test_unseen_templates_are_read_where_the_chosen_ones_have_any(
+    templates: list[str] | None, unseen: list[int]
+) -> None:
+    recipe = parse_recipe({"name": "loop", "evaluate": {"split": "heldout", "tasks": 6}})
+    sections = held_out_sections(recipe, TravelDesk(templates=templates))
+    assert [each.tasks for each in sections if each.split == "heldout_unseen"] == unseen
+
+
+@pytest.mark.parametrize("short", [1, 3, 10])
+def test_waves_end_near_the_budget_although_the_first_tasks_are_short(short: int) -> None:
+    def costs(tasks: int) -> int:
+        return sum(20 if number % 12 < short else 200 for number in range(tasks))
+
+    tasks = 2
+    while wave := next_wave(6_000, tokens=costs(tasks), tasks=tasks):
+        tasks += wave
+    assert abs(costs(tasks) - 6_000) <= 2 * 200
 
 
 def test_the_plan_says_what_would_be_done(model: Path, tmp_path: Path) -> None:

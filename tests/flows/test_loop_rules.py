@@ -108,6 +108,7 @@ def test_when_a_loop_stops(rounds: list[Finished], change: dict[str, Any], expec
         ({"round": 2}, "did you mean 'rounds'"),
         ({"gate": {"tolerence": 0.1}}, "did you mean 'tolerance'"),
         ({"arms": ["statik"]}, "loop.arms.0: .* 'static' or 'rejection_sampling'"),
+        ({"arms": ["static", "static"]}, "loop.arms: .*each arm can be named once"),
         ({"rounds": 0}, "loop.rounds: .* greater than or equal to 1; got 0"),
     ],
 )

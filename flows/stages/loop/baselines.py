@@ -154,17 +154,28 @@ async def _sample(work: LoopWork, store: Store, *, first: int, budget: int, say:
     taken: dict[str, None] = {}
     rows: list[Trajectory] = []
     tokens = 0
-    while not taken or tokens + tokens / len(taken) / 2 < budget:
-        left = (budget - tokens) * len(taken) / tokens if tokens else work.policy.max_in_flight / k
-        # Most of what is left by the mean so far: episodes are of very different lengths.
-        wave = max(1, int(_MOST_OF_IT * left if tokens else left / 4))
+    wave = max(1, int(work.policy.max_in_flight / k / 4))
+    while wave:
         tasks = select_tasks(work.environment, split, count=wave, skip=first + len(taken))
         await _roll(work, store, tasks, say=say)
         taken |= dict.fromkeys(task.task_id for task in tasks)
         rows = [row for row in store.trajectories() if row.task_id in taken]
         tokens = sum(row.usage.generated_tokens for row in rows)
+        wave = next_wave(budget, tokens=tokens, tasks=len(taken))
     successes = sum(bool(row.success) for row in rows)
     return {"tasks": len(taken), "rollouts": len(rows), "successes": successes, "tokens": tokens}
+
+
+def next_wave(budget: int, *, tokens: int, tasks: int) -> int:
+    """Tasks of the next wave, after `tasks` that took `tokens`; 0 where half a task more exceeds `budget`.
+
+    Most of what is left by the mean so far, but no more tasks than there were: the first few are of a few
+    templates only, and episodes are of very different lengths.
+    """
+    if tokens + tokens / tasks / 2 >= budget:
+        return 0
+    left = (budget - tokens) * tasks / tokens if tokens else tasks
+    return min(tasks, max(1, int(_MOST_OF_IT * left)))
 
 
 async def _roll(work: LoopWork, store: Store, tasks: Sequence[Task], *, say: Say) -> None:

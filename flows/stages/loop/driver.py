@@ -34,14 +34,14 @@ from flows.stages.loop.baselines import (
     static_round,
 )
 from flows.stages.loop.looptool import LOOPTOOL, PROBES, REPAIRS, WEAKNESS, looptool_round
-from flows.stages.loop.plan import check_loop
+from flows.stages.loop.plan import check_loop, check_tasks, held_out_sections
 from flows.stages.loop.round import RESULT, Kept, LoopWork, RoundResult, read_result
 from flows.stages.loop.rules import Stop, check_gate, stop_reason
 from flows.stages.loop.table import ROW
 from flows.stages.policy import open_policy, policy_label
 from flows.stages.progress import Say
 from flows.stages.proof import Arm, arm_row, seeded_recipe
-from flows.stages.recipe import EvalSection, Recipe
+from flows.stages.recipe import Recipe
 from flows.stages.report import report
 from flows.stages.verbs import with_url
 from pipeline.errors import ConfigError
@@ -86,6 +86,7 @@ async def run_loop(
         recipe = recipe.model_copy(update={"loop": recipe.loop.model_copy(update={"rounds": rounds})})
     base, label = resolve_model(recipe.policy.model), policy_label(recipe.policy)
     environment = runs_.environment_of(recipe, root=runs / recipe.name)
+    check_tasks(recipe, environment)
     with runs_.open_run(recipe, runs) as store:
         policy_section = with_url(recipe, url).policy
         log = store.root / "server.log"
@@ -176,25 +177,16 @@ async def _held_out(work: LoopWork, state: _State) -> dict[str, list[Evaluation]
     """Every arm's last kept model on the held-out splits; a model that two arms kept is evaluated once."""
     found: dict[str, list[Evaluation]] = {}
     by_weights: dict[str, str] = {}
+    sections = held_out_sections(work.recipe, work.environment)
     for arm, kept in state.kept.items():
         same = by_weights.setdefault(kept.weights, arm)
         if same == arm:
             await work.act_with(kept)
-            found[arm] = [await work.evaluate(arm, section) for section in held_out_sections(work)]
+            found[arm] = [await work.evaluate(arm, section) for section in sections]
         else:
             found[arm] = [each.model_copy(update={"name": arm}) for each in found[same]]
         faults.kill_point("loop.heldout.arm")
     return found
-
-
-def held_out_sections(work: LoopWork) -> list[EvalSection]:
-    """The recipe's held-out evaluation, and half as many tasks of unseen templates where there are any."""
-    section = work.recipe.evaluate
-    unseen = f"{section.split}_unseen"
-    if unseen not in work.environment.splits:
-        return [section]
-    fewer = {"split": unseen, "tasks": max(1, section.tasks // 2)}
-    return [section, section.model_copy(update=fewer)]
 
 
 def _arm(rounds: Iterable[RoundResult], evaluations: list[Evaluation]) -> Arm:

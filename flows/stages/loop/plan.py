@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from fnmatch import fnmatchcase
+from itertools import islice
 from typing import Any
 
 from flows.stages import run as runs_
@@ -11,15 +13,17 @@ from flows.stages.curate import check_filters
 from flows.stages.loop.baselines import fresh_tasks, seed_section
 from flows.stages.loop.training import check_training
 from flows.stages.policy import policy_label
-from flows.stages.recipe import Recipe
+from flows.stages.recipe import EvalSection, LoopSection, Recipe
 from flows.stages.synthesize import checked_synthesizer, refuse_script, select_tasks
 from pipeline.checks.options import check_options
+from pipeline.environments.base import Environment
 from pipeline.errors import ConfigError
-from synthesizers.looptool.expansion import expand
+from synthesizers.looptool.expansion import WEIGHTS, K, check_weights, expand
+from synthesizers.looptool.judging import check_judge_names
 from synthesizers.looptool.probing import probe
 from synthesizers.looptool.repairing import repair
 from synthesizers.looptool.roles import JUDGES
-from synthesizers.looptool.rounds import compose
+from synthesizers.looptool.rounds import check_composition, compose
 from synthesizers.role_chats import check_chats
 
 _PARTS: dict[str, Callable[..., Any]] = {
@@ -53,13 +57,11 @@ def loop_plan(recipe: Recipe, *, rounds: int = 0) -> list[str]:
     section, environment = recipe.loop, runs_.environment_of(recipe)
     most = rounds or section.rounds
     check_loop(recipe)
-    for number in range(most + 1):
-        seeds = seed_section(section, number)
-        select_tasks(environment, seeds.split, count=seeds.tasks, skip=seeds.skip)
-    dev = select_tasks(environment, section.dev.split, count=section.dev.tasks)
+    check_tasks(recipe.model_copy(update={"loop": section.model_copy(update={"rounds": most})}), environment)
     fresh = ", ".join(str(fresh_tasks(section, number)) for number in range(1, most + 1))
     arms = ("looptool", *section.arms)
     tokens = f"{section.tokens} tokens" if section.tokens else "no token limit"
+    held_out = [f"{each.tasks} tasks of {each.split}" for each in held_out_sections(recipe, environment)]
     each = f"at most {section.train_tokens} row tokens" if section.train_tokens else "all of its data"
     return [
         f"start model: {section.seeds.tasks} seeds of {section.seeds.synthesizer} on {environment.name}, "
@@ -67,10 +69,31 @@ def loop_plan(recipe: Recipe, *, rounds: int = 0) -> list[str]:
         f"at most {most} rounds ({tokens}), less after {section.patience} rounds that gain under "
         f"{section.min_gain:.1%}; fresh seeds by round: {fresh}",
         f"each round and arm ({', '.join(arms)}) trains on {each} by {section.train} "
-        f"and evaluates {len(dev)} tasks of {section.dev.split}",
-        f"at the end {recipe.evaluate.tasks} tasks of {recipe.evaluate.split} for {len(arms) + 1} models, "
-        f"and half as many of unseen templates where there are any",
+        f"and evaluates {section.dev.tasks} tasks of {section.dev.split}",
+        f"at the end {' and '.join(held_out)} for {len(arms) + 1} models",
     ]
+
+
+def check_tasks(recipe: Recipe, environment: Environment) -> None:
+    """ConfigError where a split that the loop reads, be it at its very end, has too few tasks."""
+    section = recipe.loop
+    for number in range(section.rounds + 1):
+        seeds = seed_section(section, number)
+        select_tasks(environment, seeds.split, count=seeds.tasks, skip=seeds.skip)
+    for read in (section.dev, recipe.evaluate):
+        if not read.tasks_of:
+            select_tasks(environment, read.split, count=read.tasks)
+
+
+def held_out_sections(recipe: Recipe, environment: Environment) -> list[EvalSection]:
+    """The recipe's held-out evaluation, and up to half as many tasks of unseen templates."""
+    section = recipe.evaluate
+    unseen, most = f"{section.split}_unseen", max(1, section.tasks // 2)
+    if unseen not in environment.splits:
+        return [section]
+    # A choice of templates may leave none of them.
+    tasks = sum(1 for _ in islice(environment.tasks(unseen), most))
+    return [section, *([section.model_copy(update={"split": unseen, "tasks": tasks})] if tasks else [])]
 
 
 def check_loop(recipe: Recipe) -> None:
@@ -84,6 +107,18 @@ def check_loop(recipe: Recipe) -> None:
     check_training(recipe)
     for name, part in _PARTS.items():
         _check_part(part, getattr(section, name), where=f"loop.{name}")
+    _check_values(section)
+
+
+def _check_values(section: LoopSection) -> None:
+    """ConfigError where a value of the right type makes no sense: before a model is trained for it."""
+    if (k := section.expand.get("k", K)) < 0:
+        raise ConfigError(f"loop.expand.k is at least 0, got {k}")
+    check_weights(section.expand.get("weights") or WEIGHTS)
+    check_composition(**section.compose)
+    judges = [role for role in sorted(section.chats) if fnmatchcase(role, JUDGES)]
+    if judges:
+        check_judge_names(judges)
 
 
 def _check_part(part: Callable[..., Any], options: dict[str, Any], *, where: str) -> None:
