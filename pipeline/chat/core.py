@@ -2,8 +2,8 @@
 
 A reply under a schema is the server's constrained text where offered, else free text; either way it
 is repaired (fences, text around the JSON), validated, and on failure asked for again with the
-validation error. After `max_asks` the raw text goes into a StructuredReplyError: no row is invented.
-Replies that passed are cached; a chat kept in a run also remembers those that did not, so that a
+validation error. After `max_asks` the start of the raw text goes into a StructuredReplyError: no row is
+invented. Replies that passed are cached; a chat kept in a run also remembers those that did not, so that a
 resumed run pays for nothing twice and goes the way it went. One request asked twice at a time is sent
 once. The ledger, where there is one, has every call. Not covered: how a reply is obtained (`_ask`).
 """
@@ -30,6 +30,8 @@ _START = re.compile(r"[{\[]")
 LEDGER = "ledger.jsonl"
 _MAX_STARTS = 256
 """Places where a value may begin that are tried: a reply of nothing but brackets would take minutes."""
+_SHOWN = 1000
+"""Characters of an invalid reply that its error tells; the verdicts made of it are stored."""
 
 
 @dataclass(slots=True)
@@ -189,7 +191,7 @@ class CachedChat(ABC):
             asked += [turn, user(f"That reply was not valid: {error}. Reply again with the JSON alone.")]
         raise StructuredReplyError(
             f"chat {self.name!r} gave no valid reply in {self._max_asks} tries; "
-            f"last error: {error}; raw: {raw}"
+            f"last error: {error}; raw: {raw:.{_SHOWN}}"
         )
 
     def _remembered(self, key: str) -> Turn | None:

@@ -80,6 +80,12 @@ def test_a_reply_that_never_fits_is_an_error_with_the_raw_text() -> None:
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
+def test_of_a_huge_reply_that_never_fits_the_error_tells_the_start() -> None:
+    with pytest.raises(StructuredReplyError, match="raw: aaa") as caught:
+        reply(ScriptedChat(["a" * 1_000_000], max_asks=1), schema=SCHEMA)
+    assert len(str(caught.value)) < 2_000
+
+
 def test_the_cache_holds_replies_that_passed_and_no_failures(tmp_path: Path) -> None:
     with pytest.raises(StructuredReplyError):
         reply(ScriptedChat(["bad"] * 3, cache=tmp_path), schema=SCHEMA)
