@@ -38,7 +38,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         for world in asyncio.run(_made(options)):
             print(_told(world, write_world(world, options.out)))
-    except TrajsmithError as error:
+    except (TrajsmithError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
@@ -47,6 +47,8 @@ def main(argv: list[str] | None = None) -> int:
 async def _made(options: argparse.Namespace) -> list[SeedWorld]:
     chat = _setting(options.chat)
     check_chats(chat, {}, known=(TOOL_WRITER.name,), method="seed_tools")
+    if chat is not None:
+        options.out.mkdir(parents=True, exist_ok=True)  # an error comes before the first paid reply
     roles = RoleChats(default=chat, directory=options.out / CHATS)
     try:
         return await seed_tools(

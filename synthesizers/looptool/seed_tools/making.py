@@ -65,7 +65,7 @@ class SeedWorld:
     @property
     def folder(self) -> str:
         """The name of its folder."""
-        return re.sub(r"\W+", "_", "-".join(self.context).lower())
+        return _folder(self.context)
 
     def tools(self) -> list[dict[str, Any]]:
         """The tool list, as `pipeline.environments.simulated.tools` reads it, with what each tool came of."""
@@ -120,18 +120,27 @@ async def seed_tools(
         if leaf in drawn:
             raise ConfigError(f"{contexts} has {len(drawn)} topics, and {worlds} worlds are asked for")
         drawn.append(leaf)
+    if len(set(map(_folder, drawn))) < worlds:
+        told = "; ".join(" > ".join(leaf) for leaf in drawn)
+        raise ConfigError(f"{contexts}: two of these topics would have the same folder: {told}; rename one")
     return list(
         await asyncio.gather(*(_world(chat, leaf, demands, tools=tools, seed=seed) for leaf in drawn))
     )
 
 
 def write_world(world: SeedWorld, root: Path) -> Path:
-    """The world in a folder of its own under `root`; without an accepted tool only what was rejected."""
+    """The world in a folder of its own under `root`; without an accepted tool only what was rejected.
+
+    The folder is replaced: what an earlier command made there came of other replies.
+    """
     folder = root / world.folder
     folder.mkdir(parents=True, exist_ok=True)
     if world.accepted:
         write_atomically(folder / TOOLS, json.dumps(world.tools(), indent=1) + "\n")
         write_atomically(folder / TASKS, _lines(world.tasks()))
+    else:
+        for name in (TOOLS, TASKS):
+            (folder / name).unlink(missing_ok=True)
     write_atomically(folder / REJECTED, _lines([row._asdict() for row in world.rejected]))
     return folder
 
@@ -175,6 +184,10 @@ def _line(tool: ToolReply) -> str:
     record: Mapping[str, Any] = tool.returns.get("items") or tool.returns
     given, answered = ", ".join(tool.parameters["properties"]), ", ".join(record["properties"])
     return f"{tool.name}({given}) -> {answered}: {tool.description}"
+
+
+def _folder(context: Leaf) -> str:
+    return re.sub(r"\W+", "_", "-".join(context).lower())
 
 
 def _rng(seed: int, *of: object) -> random.Random:

@@ -357,6 +357,29 @@ def test_the_command_writes_worlds_and_pays_for_no_reply_twice(
     assert "--chat is not JSON" in capsys.readouterr().err
 
 
+def test_a_folder_that_cannot_be_made_is_an_error_before_a_reply_is_paid_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "taken").write_text("a file")
+    ASKED.clear()
+    assert main([str(tmp_path / "taken"), "--chat", f"{__name__}:make_inventor"]) == 2
+    assert "taken" in capsys.readouterr().err and ASKED == []
+
+
+def test_a_world_without_a_tool_keeps_none_of_an_earlier_command(tmp_path: Path) -> None:
+    folder = write_world(made(writer(), tools=1)[0], tmp_path)
+    [refused] = made(ScriptedChat(lambda turns, tools: "no", name="refuser", max_asks=1), tools=1)
+    assert write_world(refused, tmp_path) == folder
+    assert [path.name for path in folder.iterdir()] == ["rejected.jsonl"]
+
+
+def test_two_topics_of_one_folder_are_refused(tmp_path: Path) -> None:
+    tree = tmp_path / "contexts.yaml"
+    tree.write_text('shops: ["price lists", "price-lists"]\n')
+    with pytest.raises(ConfigError, match=r"same folder: .*price lists.*rename one"):
+        made(writer(), worlds=2, tools=1, contexts=tree)
+
+
 def test_the_prompt_is_the_stored_one() -> None:
     request = ToolRequest(
         topic=("travel", "stays", "hotel rooms"),
