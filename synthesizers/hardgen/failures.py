@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from data import canonical
+from data.files import user_path
 from data.messages import ToolResult
 from data.schema import AnyRecord
 from data.store import Store
@@ -231,7 +232,7 @@ def _rollouts(
 def _opened(setting: Setting, store: Stored) -> Iterator[Stored]:
     """The store that holds a policy's rollouts."""
     if run := _run(setting):
-        with Store.open(Path(run).expanduser()) as other:
+        with Store.open(user_path(run)) as other:
             yield other
     else:
         yield store

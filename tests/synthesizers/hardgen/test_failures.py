@@ -223,3 +223,9 @@ def test_a_run_of_several_policies_must_say_which(travel: Environment, tmp_path:
             other.append(record)
     with pytest.raises(ConfigError, match="holds rollouts of other model, small model; write which"):
         found(travel, store, BOTH[0], {"run": str(tmp_path / "other")})
+
+
+def test_a_home_of_nobody_is_no_run(travel: Environment) -> None:
+    store = shelf(travel, {BOTH[0]: {"cancel"}}, count=4)
+    with pytest.raises(ConfigError, match="~nobody-here/run is not a run directory"):
+        found(travel, store, BOTH[0], {"run": "~nobody-here/run", "policy": BOTH[1]})
