@@ -10,10 +10,11 @@ from __future__ import annotations
 import difflib
 import os
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 
 from pipeline.checks.credentials import refuse_credentials
 from pipeline.errors import ConfigError
@@ -51,6 +52,18 @@ class Section(BaseModel):
     """Base of all sections: immutable; an unknown key is an error that names the nearest known one."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_number_is_true(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuses true where a number belongs and 1 where true does: pydantic takes either for the other."""
+        annotation = cls.model_fields[str(info.field_name)].annotation
+        kinds = {*get_args(annotation), annotation}
+        if isinstance(value, bool) and bool not in kinds and kinds & {int, float}:
+            raise PydanticCustomError("number", "Input should be a number")
+        if isinstance(value, int | float) and not isinstance(value, bool) and bool in kinds:
+            raise PydanticCustomError("truth", "Input should be true or false")
+        return value
 
 
 class EnvironmentSection(Section):

@@ -53,6 +53,7 @@ def load_environment(name: str, /, **options: Any) -> BlueprintEnvironment:
     environment = _made(name, options)
     for key, arguments in given.items():
         try:
+            check_options(wrappers[key], {**arguments}, where=f"environment {name}.{key}")
             environment = wrappers[key](environment, **arguments)
         except TypeError as error:
             raise ConfigError(f"environment {name!r}: option {key}: {error}") from error

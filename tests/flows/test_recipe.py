@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -37,3 +38,30 @@ def test_the_shipped_recipes_and_a_dev_split_for_training_pass() -> None:
         load_recipe(path)
     assert parse_recipe({"name": "small", "grpo": {"split": "dev"}}).grpo.split == "dev"
     assert parse_recipe({"name": "small", "evaluate": {"split": "train"}}).evaluate.split == "train"
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({"policy": {"max_turn_tokens": True}}, "policy.max_turn_tokens: Input should be a number; got True"),
+        ({"policy": {"group_seconds": True}}, "policy.group_seconds: Input should be a number; got True"),
+        ({"policy": {"temperature": False}}, "policy.temperature: Input should be a number; got False"),
+        ({"seed": True}, "seed: Input should be a number; got True"),
+        ({"synth": {"a": SYNTH | {"tasks": True}}}, "synth.a.tasks: Input should be a number; got True"),
+        ({"loop": {"dev": {"tasks": True}}}, "loop.dev.tasks: Input should be a number; got True"),
+        ({"grpo": {"only_measured": 0}}, "grpo.only_measured: Input should be true or false; got 0"),
+        (
+            {"policy": {"train_summaries": 1.0}},
+            "policy.train_summaries: Input should be true or false; got 1.0",
+        ),
+    ],
+)
+def test_true_is_no_number_and_no_number_is_true(value: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        parse_recipe({"name": "typed", **value})
+
+
+def test_what_is_a_number_or_true_or_false_is_taken() -> None:
+    policy = {"max_turn_tokens": 1, "temperature": 1, "train_summaries": True, "group_seconds": None}
+    read = parse_recipe({"name": "typed", "policy": policy}).policy
+    assert (read.max_turn_tokens, read.temperature, read.train_summaries) == (1, 1.0, True)

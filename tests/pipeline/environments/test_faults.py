@@ -155,6 +155,13 @@ def test_impossible_rates(rates: dict[str, float], message: str) -> None:
         with_faults(load_environment("counter"), rates)
 
 
+def test_true_is_no_rate_of_a_recipe() -> None:
+    with pytest.raises(ConfigError, match=r"environment counter\.faults\.rates must be .*a number; got"):
+        load_environment("counter", faults={"rates": {"busy": True}})
+    with pytest.raises(ConfigError, match=r"environment counter\.cassette\.mode"):
+        load_environment("counter", cassette={"path": "x.jsonl", "mode": True})
+
+
 def test_gold_recovers_nothing_it_was_not_told_but_the_world_stays_whole() -> None:
     """A spoilt answer never changes what the verifier sees: gold that ignores it still scores."""
     clean = load_environment("counter")
