@@ -19,15 +19,22 @@ from data.lock import FILE as LOCK
 
 FILE = "recipe.yaml"
 _ABSENT = "(absent)"
+_MOST_VALUES = 1_000_000
+"""Values of a stored recipe: more than a recipe that is read from a file can have with all its defaults."""
 
 
 def read_recipe(root: Path) -> dict[str, Any]:
     """The recipe of a run directory; ConfigError where there is none."""
     import yaml
 
+    from data.aliases import load_counted
+
     path = root / FILE
     try:
-        value = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        value = load_counted(text, yaml.SafeLoader, where=str(path), most=_MOST_VALUES)
+    except ConfigError:
+        raise
     except (FileNotFoundError, NotADirectoryError):
         raise ConfigError(f"{root} is not a run directory: it has no {FILE}") from None
     except OSError as error:

@@ -16,6 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
+from data.aliases import load_counted
 from pipeline.checks.credentials import refuse_credentials
 from pipeline.errors import ConfigError
 from pipeline.memory.entries import Kind
@@ -43,6 +44,8 @@ GROWING = ("synth.*.tasks", "synth.*.options.k", "evaluate.tasks", "loop.rounds"
 
 _MOST = 2**31 - 1
 """Larger numbers fit neither a column nor a server."""
+_MOST_VALUES = 100_000
+"""Values of a recipe's file, its aliases copied."""
 
 
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
@@ -296,7 +299,10 @@ def load_recipe(path: Path) -> Recipe:
     if not os.path.isfile(path):  # Path.is_file raises for a name that is too long
         raise ConfigError(f"recipe {path} does not exist; write one or start from examples/demo.yaml")
     try:
-        value = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)
+        text = path.read_text(encoding="utf-8")
+        value = load_counted(text, _UniqueKeys, where=f"recipe {path}", most=_MOST_VALUES)
+    except ConfigError:
+        raise
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: not UTF-8, or no such date
         raise ConfigError(f"recipe {path} is not YAML in UTF-8: {error}") from error
     except OSError as error:

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from data import canonical
+from data.aliases import num_values
 from pipeline.errors import ConfigError, RecordError
 
 _MAX_VALUES = 2_000_000
@@ -82,7 +83,7 @@ def _parse(text: str, where: str, pick: Callable[[yaml.Node], list[yaml.Node]]) 
         root = loader.get_single_node()
         if root is None:
             raise ConfigError(f"{where} is empty")
-        if _num_values(root, {}) > _MAX_VALUES:
+        if num_values(root) > _MAX_VALUES:
             raise ConfigError(f"{where} stands for more than {_MAX_VALUES} values; its aliases multiply")
         return [
             (node.start_mark.line + 1, _as_json(loader.construct_object(node, deep=True), where))
@@ -95,19 +96,6 @@ def _parse(text: str, where: str, pick: Callable[[yaml.Node], list[yaml.Node]]) 
         if isinstance(error, ConfigError):
             raise
         raise ConfigError(f"{where} is not YAML: {error}") from error
-
-
-def _num_values(node: yaml.Node, known: dict[int, int]) -> int:
-    """How many values a node stands for once its aliases are copied. YAMLError where it holds itself."""
-    if id(node) not in known:
-        known[id(node)] = 0
-        inner = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else ()
-        if isinstance(node, yaml.SequenceNode):
-            inner = node.value
-        known[id(node)] = 1 + sum(_num_values(part, known) for part in inner)
-    elif not known[id(node)]:
-        raise yaml.MarkedYAMLError(problem="a value holds itself", problem_mark=node.start_mark)
-    return known[id(node)]
 
 
 def _as_json(value: Any, where: str) -> Any:

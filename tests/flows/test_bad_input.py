@@ -22,6 +22,10 @@ from tests.flows.lab import digests, recipe, trajsmith, write_recipe
 from tests.serving import Received, Reply, ScriptedServer
 
 COMMAND = Path(sys.executable).parent / "trajsmith"
+BOMB = "\n".join(
+    ["name: a", "environment:", "  options:", "    x0: &x0 [boom]"]
+    + [f"    x{level + 1}: &x{level + 1} [{', '.join([f'*x{level}'] * 9)}]" for level in range(9)]
+)
 FILTERS = [{"name": "valid_calls"}]
 MCP = '{"url": "http://me:4711@127.0.0.1:9/mcp?key=4711", "tasks": "tasks.yaml"}'
 
@@ -129,7 +133,10 @@ def test_an_impossible_curation(section: Any, said: str, tokenizer: Path, workpl
         (("curate", "recipe.yaml"), "curation kept none of 0 trajectories"),
         (("synth", "latin.yaml"), "recipe latin.yaml is not YAML in UTF-8"),
         (("synth", "twice.yaml"), "key 'seed' stands twice"),
-        (("synth", "circle.yaml"), "circle.yaml holds a value that contains itself"),
+        (("synth", "circle.yaml"), "circle.yaml is not YAML in UTF-8: a value holds itself"),
+        (("synth", "bomb.yaml"), "recipe bomb.yaml stands for more than 100000 values; its aliases multiply"),
+        (("synth", "merge.yaml"), "recipe merge.yaml stands for more than 100000 values"),
+        (("report", "bombed"), "bombed/recipe.yaml stands for more than 1000000 values"),
         (("synth", "day.yaml"), "recipe day.yaml is not YAML in UTF-8: day is out of range for month"),
         (("eval", "recipe.yaml", "--name", "../up"), "--name '../up' cannot name a folder"),
         (("audit", "runs/none", "--count", "-1"), "Invalid value for '--count'"),
@@ -160,6 +167,10 @@ def test_a_wrong_command(arguments: tuple[str, ...], said: str, tokenizer: Path,
     Path("tasks.yaml").write_text("- {prompt: Go., gold: [{say: Gone.}]}\n")
     Path("circle.yaml").write_text("name: a\nenvironment: {options: &o {self: *o}}\n")
     Path("day.yaml").write_text("name: a\ndescription: 2026-02-30\n")
+    Path("bomb.yaml").write_text(BOMB)
+    Path("merge.yaml").write_text(BOMB.replace("[", "{<<: [").replace("]", "]}").replace("[boom]", "[{}]"))
+    Path("bombed").mkdir()
+    Path("bombed/recipe.yaml").write_text(BOMB)
     Path("twice.yaml").write_text("seed: 1\nname: a\nseed: 2\n")
     done = trajsmith(*arguments)
     assert done.code == 2, done

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,3 +66,10 @@ def test_what_is_a_number_or_true_or_false_is_taken() -> None:
     policy = {"max_turn_tokens": 1, "temperature": 1, "train_summaries": True, "group_seconds": None}
     read = parse_recipe({"name": "typed", "policy": policy}).policy
     assert (read.max_turn_tokens, read.temperature, read.train_summaries) == (1, 1.0, True)
+
+
+def test_aliases_that_do_not_multiply_are_taken(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text("name: a\nsynth:\n  one: &one {synthesizer: demonstration, tasks: 3}\n  two: *one\n")
+    read = load_recipe(path).synth
+    assert read["one"] == read["two"] and read["two"].tasks == 3
