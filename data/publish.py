@@ -100,6 +100,10 @@ def publish(
     StoreError.
     """
     target = _check_target(to)
+    if not license_id.strip():
+        raise ConfigError(
+            f"license {license_id!r} names none; give an SPDX id such as apache-2.0, or leave it at other"
+        )
     with ExitStack() as stack:
         store = (
             source if isinstance(source, Store) else stack.enter_context(Store.open(_run_of(Path(source))))

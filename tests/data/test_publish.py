@@ -88,6 +88,14 @@ def test_nothing_curated_is_nothing_to_publish(tmp_path: Path, dry_run: bool) ->
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("license_id", ["", " \n"])
+def test_an_empty_license_is_none(tmp_path: Path, license_id: str) -> None:
+    root = make_run(tmp_path / "run")
+    with pytest.raises(ConfigError, match="names none; give an SPDX id such as"):
+        publish(root, to=str(tmp_path / "out"), license_id=license_id)
+    assert not (tmp_path / "out").exists()
+
+
 def test_curated_is_replaced_whole(tmp_path: Path) -> None:
     with Store.create_or_open(tmp_path / "run", RECIPE) as store:
         store.write_curated([records.make_trajectory(n) for n in range(5)], lambda: "# one")
