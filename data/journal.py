@@ -64,7 +64,8 @@ class Journal:
         self.path = path
         self._sync_rows, self._sync_seconds = sync_rows, sync_seconds
         self._write = write
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        with disk_errors(path, safe="all rows so far are safe"):
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self.size = os.fstat(self._descriptor).st_size
         self._unsynced = self._unsynced_costly = 0
         self._synced_at = time.monotonic()

@@ -84,7 +84,8 @@ class Store:
             store = cls(root, WriterLock(root))
         try:
             recipe.settle_recipe(root, recipe_, volatile=volatile, growing=growing, defaults=defaults)
-            store._recover()
+            with disk_errors(root, safe="all rows that it holds are safe"):
+                store._recover()
         except BaseException:
             store.close()
             raise
@@ -291,7 +292,7 @@ class Store:
                     path.unlink()
 
     def _recover(self) -> None:
-        logs = sorted(self._journal_folder.glob("*.log"))
+        logs = self._logs()
         sealed = [shards.generation_of(path) for kind in Kind for path in self._shards(kind)]
         for kind in Kind:
             for leftover in (self.root / kind).glob("*" + TEMPORARY):
@@ -306,6 +307,14 @@ class Store:
             self.torn_bytes = tail.torn
         self._discard_shards(int(log.path.stem))
 
+    def _logs(self) -> list[Path]:
+        """The journal's files by generation. StoreError where something else bears the name of one."""
+        logs = sorted(self._journal_folder.glob("*.log"))
+        for path in logs:
+            if path.is_dir() or not path.stem.isdecimal():
+                raise StoreError(f"{path} is no journal file; move it away and run the same command again")
+        return logs
+
     def _start_journal(self, generation: int) -> None:
         path = self._journal_folder / f"{generation:05d}.log"
         journal.create(path)
@@ -314,7 +323,7 @@ class Store:
 
     def _open_for_reading(self) -> None:
         while True:
-            logs = sorted(self._journal_folder.glob("*.log"))
+            logs = self._logs()
             if not logs:
                 raise StoreError(
                     f"{self.root} has no journal; run the command that makes it again, which begins one"
@@ -323,6 +332,8 @@ class Store:
                 self._reader = os.open(logs[-1], os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
                 continue
+            except OSError as error:
+                raise StoreError(f"{logs[-1]} cannot be read: {error.strerror}") from error
             self._path = logs[-1]
             self._read_index(self._reader, self._path)
             return

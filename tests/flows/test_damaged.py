@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from data.errors import StoreError
+from data.messages import Turn
 from flows.stages.loop.round import read_result
 from pipeline.rewards.rubric_book import RubricBook
 from pipeline.rewards.rubrics import Rubrics
 from rl.results import finished_result
+from synthesizers.looptool.rows import RowLog
 from tests.flows.lab import recipe, trajsmith, write_recipe
 
 DAMAGED = (
@@ -47,6 +49,30 @@ def test_a_damaged_recipe_of_a_run_is_named(workplace: Path, tokenizer: Path) ->
             name, *options = verb.split()
             done = trajsmith(name, "runs/small", *options)
             assert done.code == 4 and f"{stored} is no recipe of a run: {said}" in done.err, done
+
+
+@pytest.mark.parametrize("name", ["00000.log", "00001.log", "notes.log"])
+def test_a_folder_in_the_place_of_a_journal_is_named(workplace: Path, tokenizer: Path, name: str) -> None:
+    path = write_recipe(workplace, recipe(tokenizer))
+    assert trajsmith("synth", path, "demonstrations").code == 0
+    folder = Path("runs/small/journal")
+    [log] = folder.iterdir()
+    aside = log.rename(folder / "aside")
+    (folder / name).mkdir()
+    reading = ("report", "audit", "diagnose", "view", "publish --to out")
+    commands = [[verb.split()[0], "runs/small", *verb.split()[1:]] for verb in reading]
+    for command in (*commands, ["synth", "recipe.yaml"], ["curate", "recipe.yaml"]):
+        done = trajsmith(*command)
+        assert done.code == 4 and f"{folder / name} is no journal file; move it away" in done.err, done
+    (folder / name).rmdir()
+    aside.rename(log)
+    assert trajsmith("synth", path, "demonstrations").code == 0
+
+
+def test_rows_of_a_loop_are_kept_in_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "rows.log").mkdir()
+    with pytest.raises(StoreError, match=r"rows\.log: Is a directory"):
+        RowLog(tmp_path / "rows.log", Turn)
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}"])
