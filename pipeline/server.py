@@ -24,6 +24,7 @@ from types import TracebackType
 
 import httpx
 
+from data.files import disk_errors
 from pipeline.errors import ConfigError, EngineError
 from pipeline.serve_guard import group_members
 
@@ -33,6 +34,7 @@ Progress = Callable[[float, str], None]
 EXTENSION_MODULE = "trajsmith_serve_extension"
 _START_ATTEMPTS_PER_SECOND = 4
 _PREFILL_TOKENS = 4096
+_UNTOUCHED = "no server was started"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +88,10 @@ class ModelServer:
         self.settings = settings or ServerSettings()
         self.port = self.settings.port or _free_port(self.settings.host)
         self._python = python
-        self.log_path = (
-            log_path or Path(tempfile.gettempdir()) / f"trajsmith-serve-{os.getpid()}-{self.port}.log"
-        )
+        with disk_errors(Path("a temporary file"), safe=_UNTOUCHED):
+            self.log_path = (
+                log_path or Path(tempfile.gettempdir()) / f"trajsmith-serve-{os.getpid()}-{self.port}.log"
+            )
         self._modules: tempfile.TemporaryDirectory[str] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._leash = -1
@@ -104,37 +107,50 @@ class ModelServer:
         return self._process.pid if self._process else 0
 
     def start(self, progress: Progress | None = None) -> ModelServer:
-        """Start and wait for health. ConfigError before anything runs, EngineError where it dies or hangs."""
+        """Start and wait for health.
+
+        ConfigError before anything runs, StoreError where the disk takes no log, EngineError where the server
+        dies or hangs.
+        """
         python = self._python or serve_python()
         check_model(self.model_dir)
         check_port(self.settings.host, self.port)
         if without_gpu(python):
             check_memory(self.model_dir, self.settings.kv_cache_gib)
-        # A copy in a directory of its own: the checkout on the server's path would shadow its packages.
-        self._modules = tempfile.TemporaryDirectory(prefix="trajsmith-serve-")
-        extension = Path(self._modules.name) / f"{EXTENSION_MODULE}.py"
-        shutil.copy(Path(__file__).with_name("serve_extension.py"), extension)
-        self.log_path.parent.mkdir(parents=True, exist_ok=True)
-        reading_end, self._leash = os.pipe()
-        script = str(Path(__file__).with_name("serve_guard.py"))
-        guard = [sys.executable, script, str(reading_end), str(self.settings.stop_grace)]
-        with open(self.log_path, "ab") as log:
-            self._process = subprocess.Popen(
-                [*guard, *self.command(python)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=self.environment() | {"PYTHONPATH": self._modules.name},
-                pass_fds=(reading_end,),
-                start_new_session=True,
-            )
-        os.close(reading_end)
         try:
+            self._launch(python)
             self._wait_for_health(progress)
         except BaseException:
             self.stop()
             raise
         return self
+
+    def _launch(self, python: Path) -> None:
+        """Start the guard and, under it, the server."""
+        # A copy in a directory of its own: the checkout on the server's path would shadow its packages.
+        with disk_errors(Path("a temporary file"), safe=_UNTOUCHED):
+            self._modules = tempfile.TemporaryDirectory(prefix="trajsmith-serve-")
+            extension = Path(self._modules.name) / f"{EXTENSION_MODULE}.py"
+            shutil.copy(Path(__file__).with_name("serve_extension.py"), extension)
+        with contextlib.ExitStack() as opened:
+            with disk_errors(self.log_path, safe=_UNTOUCHED):
+                self.log_path.parent.mkdir(parents=True, exist_ok=True)
+                log = opened.enter_context(open(self.log_path, "ab"))
+            reading_end, self._leash = os.pipe()
+            script = str(Path(__file__).with_name("serve_guard.py"))
+            guard = [sys.executable, script, str(reading_end), str(self.settings.stop_grace)]
+            try:
+                self._process = subprocess.Popen(
+                    [*guard, *self.command(python)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=self.environment() | {"PYTHONPATH": self._modules.name},
+                    pass_fds=(reading_end,),
+                    start_new_session=True,
+                )
+            finally:
+                os.close(reading_end)
 
     def command(self, python: Path) -> list[str]:
         """The server's command line."""

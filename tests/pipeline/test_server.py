@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import ConfigError, EngineError
+from pipeline.errors import ConfigError, EngineError, StoreError
 from pipeline.serve_guard import group_members
 from pipeline.server import ModelServer, ServerSettings, check_memory, check_model, serve_python
 
@@ -175,6 +176,40 @@ def test_a_model_that_cannot_be_served_is_refused_before_anything_runs(
     spoil(model)
     server = ModelServer(model, python=python)
     with pytest.raises(ConfigError, match=said), server:
+        pass
+    assert server.process_group == 0
+
+
+@pytest.mark.parametrize("full", ["log", "module", "temporary"])
+def test_a_full_disk_is_one_clear_error_and_nothing_is_left(
+    full: str, model: Path, python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_space(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.setattr(
+        *{
+            "log": ("builtins.open", no_space),
+            "module": ("shutil.copy", no_space),
+            "temporary": ("tempfile.gettempdir", no_space),
+        }[full]
+    )
+    with pytest.raises(StoreError, match=r"cannot write .*: no space left\. no server was started; free"):
+        server_of(model, python, "healthy", tmp_path).start()
+    monkeypatch.undo()
+    assert not any(temporary.iterdir())
+
+
+def test_a_log_that_cannot_be_made_is_named(model: Path, python: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    server = ModelServer(model, python=python, log_path=tmp_path / "file" / "server.log")
+    with (
+        pytest.raises(StoreError, match=r"/file/server\.log: .*no server was started"),
+        server,
+    ):
         pass
     assert server.process_group == 0
 
