@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
-from pydantic_core import PydanticCustomError
 
 from data.aliases import load_counted
 from pipeline.checks.credentials import refuse_credentials
@@ -63,9 +62,9 @@ class Section(BaseModel):
         annotation = cls.model_fields[str(info.field_name)].annotation
         kinds = {*get_args(annotation), annotation}
         if isinstance(value, bool) and bool not in kinds and kinds & {int, float}:
-            raise PydanticCustomError("number", "Input should be a number")
+            raise ValueError("Input should be a number")
         if isinstance(value, int | float) and not isinstance(value, bool) and bool in kinds:
-            raise PydanticCustomError("truth", "Input should be true or false")
+            raise ValueError("Input should be true or false")
         return value
 
 
@@ -368,7 +367,7 @@ def _describe(item: Any) -> str:
         near = difflib.get_close_matches(str(item["loc"][-1]), known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"allowed: {', '.join(known)}"
         return f"{where}: unknown key; {hint}"
-    return f"{where}: {item['msg']}; got {item['input']!r}"
+    return f"{where}: {item['msg'].removeprefix('Value error, ')}; got {item['input']!r}"
 
 
 def _fields_at(path: tuple[int | str, ...]) -> list[str]:
