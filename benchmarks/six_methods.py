@@ -43,8 +43,9 @@ NAMES = {
     "replayed": "quality: re-executed and verified again",
     "calls": "quality: calls of a kept trajectory",
     "outputs": "quality: arguments from earlier output",
-    "tokens": "cost: tokens sampled and of chats per kept",
-    "engine_calls": "cost: engine calls per kept",
+    "sampled": "cost: tokens sampled in rollouts per kept",
+    "chats": "cost: tokens of chats and probes, prompts too, per kept",
+    "engine_calls": "cost: engine calls in rollouts per kept",
 }
 
 
@@ -113,7 +114,8 @@ def row_of(surveyed: SynthesizerSurvey, equal: Sequence[Trajectory], replayed: i
         "replayed": f"{replayed}/{surveyed.kept}",
         "calls": surveyed.mean_calls,
         "outputs": surveyed.provenance_output,
-        "tokens": surveyed.tokens_per_kept,
+        "sampled": surveyed.cost.sampled_tokens / surveyed.kept,
+        "chats": surveyed.cost.chat_tokens / surveyed.kept,
         "engine_calls": surveyed.engine_calls_per_kept,
     }
 
