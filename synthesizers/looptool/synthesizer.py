@@ -18,7 +18,6 @@ from typing import Any, ClassVar
 
 from data import canonical
 from data.errors import ConfigError
-from data.files import write_atomically
 from data.store import Store
 from data.tasks import Task
 from data.trajectories import Trajectory
@@ -39,9 +38,10 @@ from synthesizers.looptool.probing import Probe, ProbeVerdict, probe, read_predi
 from synthesizers.looptool.records import SYNTHESIZER, Repair
 from synthesizers.looptool.repairing import preference, repair, sample_of
 from synthesizers.looptool.roles import JUDGES, SAMPLE_JUDGE, SAMPLE_WRITER
-from synthesizers.looptool.rounds import HIGH_SHARE, capability_table, compose
+from synthesizers.looptool.rounds import HIGH_SHARE, compose
 from synthesizers.looptool.rows import Row, RowLog
 from synthesizers.looptool.spending import By, Names, round_plan
+from synthesizers.looptool.weakness import write_weakness
 from synthesizers.role_chats import ChatSetting, RoleChats, check_chats
 
 DEMONSTRATION = "demonstration"
@@ -49,8 +49,6 @@ PROBED = "looptool/gcp"
 """Filter of the verdicts on steps: reason `mastered` or how the model differs, score the perplexity."""
 VERIFIED = "looptool/jglv"
 """Filter of the verdicts on mismatches: reason one of the five, kept where the step is an error seed."""
-WEAKNESS = "weakness.json"
-"""Beside the probes: how many steps of each capability are mastered."""
 
 
 @dataclass(kw_only=True)
@@ -147,7 +145,8 @@ class LoopTool:
                         if row.success:
                             rows[row.trajectory_id] = row
             probes = await self._probed(rows, bases)
-            self._keep_table(probes, rows, bases)
+            if self.chat_dir is not None and probes:
+                write_weakness(self.chat_dir, probes, _capabilities(rows, bases))
             for each in probes:
                 yield _probe_verdict(each)
             repairs = await self._repaired(probes, rows, bases)
@@ -197,15 +196,6 @@ class LoopTool:
                     f"again what is missing"
                 )
             return sorted((each for each in log.rows() if each.trajectory_id in rows), key=_place)
-
-    def _keep_table(
-        self, probes: Sequence[Probe], rows: Mapping[str, Trajectory], bases: Mapping[str, Task]
-    ) -> None:
-        """Write the seeds' reading of GCP beside the probes: steps by capability, weakest first."""
-        if self.chat_dir is not None and probes:
-            table = capability_table(probes, _capabilities(rows, bases))
-            written = canonical.dumps([row.model_dump(mode="json") for row in table])
-            write_atomically(self.chat_dir / WEAKNESS, written + "\n")
 
     async def _repaired(
         self, probes: Sequence[Probe], rows: Mapping[str, Trajectory], bases: Mapping[str, Task]

@@ -33,7 +33,7 @@ from flows.stages.loop.baselines import (
     start_round,
     static_round,
 )
-from flows.stages.loop.looptool import LOOPTOOL, PROBES, REPAIRS, WEAKNESS, looptool_round
+from flows.stages.loop.looptool import LOOPTOOL, PROBES, REPAIRS, looptool_round
 from flows.stages.loop.plan import check_loop, check_tasks, held_out_sections
 from flows.stages.loop.round import RESULT, Kept, LoopWork, RoundResult, read_result
 from flows.stages.loop.rules import Stop, check_gate, stop_reason
@@ -49,6 +49,7 @@ from rl.models import checkpoint_digest, resolve_model
 from synthesizers.looptool.probing import Probe
 from synthesizers.looptool.records import Repair
 from synthesizers.looptool.rows import RowLog
+from synthesizers.looptool.weakness import WEAKNESS
 
 FINAL = "loop"
 """`models/loop` is the model that the loop kept: `trajsmith eval --model loop`."""

@@ -15,7 +15,6 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from data import canonical
 from data.files import write_atomically
 from data.schema import Kind, kind_of, record_id
 from data.store import Store
@@ -45,17 +44,16 @@ from synthesizers.looptool.probing import Probe, ProbeVerdict, probe
 from synthesizers.looptool.records import LabelVerdict, Repair
 from synthesizers.looptool.repairing import repair
 from synthesizers.looptool.roles import JUDGES
-from synthesizers.looptool.rounds import Parts, capability_table, compose
+from synthesizers.looptool.rounds import Parts, compose
 from synthesizers.looptool.rows import RowLog
 from synthesizers.looptool.spending import TRAINED, round_plan
+from synthesizers.looptool.weakness import write_weakness
 from synthesizers.role_chats import CHATS, RoleChats
 
 LOOPTOOL = "looptool"
 PROBES, REPAIRS = "probes.log", "repairs.log"
 PLAN = "plan.json"
 """Where a round's variants go, where that is planned."""
-WEAKNESS = "weakness.json"
-"""The seeds' table of a round: mastered steps by capability, weakest first."""
 _EVERY = 200
 """Rows between two status lines."""
 Work = Callable[[], Awaitable[dict[str, int]]]
@@ -310,9 +308,7 @@ class _Round:
             round_number=self.number + 1,
             **work.recipe.loop.compose,
         )
-        table = capability_table(probes, self.pool.capabilities)
-        rows = [row.model_dump(mode="json") for row in table]
-        write_atomically(store.root / WEAKNESS, canonical.dumps(rows) + "\n")
+        write_weakness(store.root, probes, self.pool.capabilities)
         if composed.trajectories:
             store.write_curated(composed.trajectories, lambda: _card(store.root, composed.parts))
         return {**composed.parts._asdict(), "trajectories": len(composed.trajectories)}

@@ -33,7 +33,8 @@ from synthesizers.looptool.probing import Probe
 from synthesizers.looptool.records import REPAIRED, Part
 from synthesizers.looptool.rows import RowLog
 from synthesizers.looptool.samples import step_samples
-from synthesizers.looptool.synthesizer import PROBED, VERIFIED, WEAKNESS, LoopTool
+from synthesizers.looptool.synthesizer import PROBED, VERIFIED, LoopTool
+from synthesizers.looptool.weakness import WEAKNESS
 from tests.flows.lab import digests, recipe, trajsmith, write_recipe
 from tests.synthesizers.looptool.world import Desk, Planted
 from tests.tiny import make_tiny_tokenizer
