@@ -312,9 +312,9 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2", help="whose tokenizer counts the tokens")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    found = asyncio.run(
-        measure(arguments.world, arguments.tasks, arguments.model, plans=max(1, arguments.plans))
-    )
+    if arguments.tasks < 1 or arguments.plans < 1:
+        parser.error(f"--tasks and --plans are at least 1, got {arguments.tasks} and {arguments.plans}")
+    found = asyncio.run(measure(arguments.world, arguments.tasks, arguments.model, plans=arguments.plans))
     if arguments.json:
         print(json.dumps(found, indent=1))
     else:

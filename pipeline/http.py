@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import email.utils
+import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -25,6 +26,7 @@ import httpx
 from pipeline.checks.credentials import shown_url
 from pipeline.errors import ConfigError, EngineError, EngineProtocolError
 
+_log = logging.getLogger("trajsmith.http")
 _T = TypeVar("_T")
 _CUT = 0.7
 _MAX_REMEMBERED = 65_536
@@ -289,6 +291,9 @@ class HttpPool:
         broken_circuit = server.failures_in_row >= self.policy.breaker_failures
         if broken_circuit:
             server.limit = 1.0
+        if server.failures_in_row == self.policy.breaker_failures:
+            message = "%s failed %d times in a row (%s); it is asked again for up to %.0f s"
+            _log.warning(message, server.url, server.failures_in_row, failure, self._patience())
         if resting or broken_circuit:
             pause = (
                 failure.retry_after
@@ -318,16 +323,16 @@ class HttpPool:
         if self._last_failure is None:
             return
         quiet = self._clock() - max(started, self._last_success)
-        patience = self.policy.patience if self._was_reached() else self.policy.first_patience
-        if quiet > min(patience, self.policy.patience):
+        if quiet > self._patience():
             failure, what = self._last_failure
             raise EngineError(
                 f"{what}: nothing succeeded for {quiet:.0f} s, last: {failure}; is the server up? "
-                f"(patience is {min(patience, self.policy.patience):.0f} s)"
+                f"(patience is {self._patience():.0f} s)"
             ) from failure
 
-    def _was_reached(self) -> bool:
-        return any(set(server.ledger) - {FailureKind.UNREACHABLE} for server in self.servers)
+    def _patience(self) -> float:
+        reached = any(set(server.ledger) - {FailureKind.UNREACHABLE} for server in self.servers)
+        return self.policy.patience if reached else min(self.policy.first_patience, self.policy.patience)
 
     def _jitter(self, failures: int) -> float:
         longest = min(self.policy.max_backoff, self.policy.backoff * 2 ** min(failures - 1, 16))

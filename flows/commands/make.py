@@ -71,6 +71,7 @@ class ProofName(StrEnum):
     CONTROL = "control"
     METHODS = "methods"
     FAILURES = "failures"
+    HINDSIGHT = "hindsight"
 
 
 def grpo(
@@ -128,7 +129,8 @@ def prove(
         ProofName,
         typer.Option(
             help="training: ways of training; control: the same where reinforcement must win; "
-            "methods: data of each synthesizer; failures: selection, search and hindsight."
+            "methods: data of each synthesizer; failures: selection, search and hindsight; "
+            "hindsight: the last alone, where failures are many."
         ),
     ] = ProofName.TRAINING,
     runs: RunsOption = RUNS,
@@ -142,7 +144,7 @@ def prove(
     """Every arm at equal compute against held-out tasks; one JSON row per seed."""
     from flows.stages.proof import run_proof
     from flows.stages.prove import CONTROL, TRAINING
-    from flows.stages.prove_failures import FAILURES
+    from flows.stages.prove_failures import FAILURES, HINDSIGHT
     from flows.stages.prove_methods import METHODS
     from flows.stages.prove_table import markdown_table
 
@@ -151,6 +153,7 @@ def prove(
         ProofName.CONTROL: CONTROL,
         ProofName.METHODS: METHODS,
         ProofName.FAILURES: FAILURES,
+        ProofName.HINDSIGHT: HINDSIGHT,
     }
     folder = results or Path("benchmarks/results/prove") / of
     if not table:

@@ -9,6 +9,7 @@ Episodes the infrastructure broke are in no rate; their number stands beside it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,16 @@ def summarise(
         tasks_of=section.tasks_of,
         generated_tokens=sum(row.usage.generated_tokens for row in rows),
     )
+
+
+def unseen_section(section: EvalSection, environment: Environment, *, most: int) -> EvalSection | None:
+    """The section on up to `most` tasks of the split's unseen templates; None where there are none."""
+    split = f"{section.split}_unseen"
+    if split not in environment.splits:
+        return None
+    # A choice of templates may leave none of the unseen ones.
+    tasks = sum(1 for _ in islice(environment.tasks(split), most))
+    return section.model_copy(update={"split": split, "tasks": tasks}) if tasks else None
 
 
 def compare(baseline: Evaluation, treatment: Evaluation, *, seed: int = 0) -> Comparison:

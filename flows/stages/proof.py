@@ -20,7 +20,7 @@ from data.files import write_atomically
 from data.store import Store
 from data.trajectories import Trajectory
 from flows.stages import run as runs_
-from flows.stages.evaluate import Evaluation
+from flows.stages.evaluate import Evaluation, unseen_section
 from flows.stages.policy import LivePolicy, open_policy
 from flows.stages.progress import Say
 from flows.stages.recipe import EvalSection, Recipe, SynthSection, load_recipe
@@ -153,11 +153,9 @@ class World:
         for temperature in _TEMPERATURES:
             tasks = section.tasks if temperature == section.temperature else section.tasks // 2
             sections.append(section.model_copy(update={"temperature": temperature, "tasks": tasks}))
-        unseen = f"{section.split}_unseen"
-        if unseen in self.environment.splits:
-            greedy = {"split": unseen, "temperature": 0.0, "tasks": section.tasks // 10}
-            sections.append(section.model_copy(update=greedy))
-        return sections
+        greedy = section.model_copy(update={"temperature": 0.0})
+        unseen = unseen_section(greedy, self.environment, most=max(1, section.tasks // 10))
+        return sections if unseen is None else [*sections, unseen]
 
     async def _synthesised(self, section: SynthSection) -> list[Trajectory]:
         name = f"{section.synthesizer}-{section.skip}-{section.tasks}"

@@ -32,10 +32,9 @@ HIGH_SHARE = 0.3
 
 def fresh_seeds(round_number: int, size: int, *, first: float = FIRST_FRESH) -> int:
     """How many of `size` step samples are unseen seeds. Round 1 has nothing else; later the share halves."""
-    if round_number < 1 or size < 0 or not 0.0 <= first <= 1.0:
-        raise ConfigError(
-            f"a round counts from 1, its size from 0, a share is 0 to 1: {round_number}, {size}, {first}"
-        )
+    _check_share("first_fresh", first)
+    if round_number < 1 or size < 0:
+        raise ConfigError(f"a round counts from 1, its size from 0, got {round_number} and {size}")
     return size if round_number == 1 else round(size * first / 2 ** (round_number - 2))
 
 
@@ -151,9 +150,13 @@ def check_composition(
     """ConfigError where options of `compose` are of no use; None as a size takes all."""
     if size is not None and size < 1:
         raise ConfigError(f"size, the step samples of a round, is at least 1, or null for all; got {size}")
-    for name, share in (("first_fresh", first_fresh), ("high_share", high_share)):
-        if not 0.0 <= share <= 1.0:
-            raise ConfigError(f"{name} is a share between 0 and 1, got {share}")
+    _check_share("first_fresh", first_fresh)
+    _check_share("high_share", high_share)
+
+
+def _check_share(name: str, share: float) -> None:
+    if not 0.0 <= share <= 1.0:
+        raise ConfigError(f"{name} is a share between 0 and 1, got {share}")
 
 
 def error_steps(repairs: Iterable[Repair]) -> list[str]:
@@ -168,8 +171,7 @@ def borderline_steps(
 
     A step where label and prediction are both right counts as mastered.
     """
-    if not 0.0 <= share <= 1.0:
-        raise ConfigError(f"the share of borderline steps is between 0 and 1, got {share}")
+    _check_share("high_share", share)
     right = {repair.step_id for repair in repairs if repair.verdict is LabelVerdict.BOTH_CORRECT}
     known = [
         (-made.perplexity, made.step_id)

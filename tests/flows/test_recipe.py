@@ -15,7 +15,7 @@ from flows.stages.prove_methods import METHODS
 from flows.stages.recipe import load_recipe, parse_recipe
 
 ROLES_RECIPE = DEMO_RECIPE.with_name("roles.yaml")
-LOOPS = (DEMO_RECIPE.with_name("loop.yaml"), DEMO_RECIPE.with_name("loop-sql.yaml"))
+LOOPS = (DEMO_RECIPE.with_name("loop.yaml"), DEMO_RECIPE.with_name("loop-files.yaml"))
 SYNTH = {"synthesizer": "demonstration", "tasks": 1}
 
 

@@ -82,6 +82,19 @@ def test_a_dead_server_is_an_engine_error_that_names_it() -> None:
     assert set(pool.ledger()) == {"unreachable"}
 
 
+def test_a_server_that_stops_answering_is_told_of_once_while_it_is_asked_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = FakeClock()
+    with ScriptedServer(lambda _: OK) as server:
+        pool = pool_of(server.url, clock=clock)
+        ask(pool)
+        assert caplog.messages == []
+    ask(pool, 3)
+    [told] = caplog.messages
+    assert server.url in told and "no connection" in told and "asked again for up to 120 s" in told
+
+
 def test_a_server_that_was_never_reached_is_given_up_soon() -> None:
     with ScriptedServer(lambda _: OK) as server:
         url = server.url

@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from fnmatch import fnmatchcase
-from itertools import islice
 from typing import Any
 
 from flows.stages import run as runs_
 from flows.stages.curate import check_filters
+from flows.stages.evaluate import unseen_section
 from flows.stages.loop.baselines import fresh_tasks, seed_section
 from flows.stages.loop.training import check_training
 from flows.stages.policy import policy_label
@@ -88,12 +88,8 @@ def check_tasks(recipe: Recipe, environment: Environment) -> None:
 def held_out_sections(recipe: Recipe, environment: Environment) -> list[EvalSection]:
     """The recipe's held-out evaluation, and up to half as many tasks of unseen templates."""
     section = recipe.evaluate
-    unseen, most = f"{section.split}_unseen", max(1, section.tasks // 2)
-    if unseen not in environment.splits:
-        return [section]
-    # A choice of templates may leave none of them.
-    tasks = sum(1 for _ in islice(environment.tasks(unseen), most))
-    return [section, *([section.model_copy(update={"split": unseen, "tasks": tasks})] if tasks else [])]
+    unseen = unseen_section(section, environment, most=max(1, section.tasks // 2))
+    return [section] if unseen is None else [section, unseen]
 
 
 def check_loop(recipe: Recipe) -> None:

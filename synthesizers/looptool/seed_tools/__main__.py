@@ -25,7 +25,7 @@ from synthesizers.role_chats import CHATS, RoleChats, check_chats
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The exit code: 0, or 2 where it cannot be done."""
+    """The exit code: 0, 1 where a world was left without a tool, or 2 where it cannot be done."""
     parser = argparse.ArgumentParser(prog="python -m synthesizers.looptool.seed_tools")
     parser.add_argument("out", type=Path, metavar="OUT")
     parser.add_argument("--chat", help="settings of a chat as JSON, or module:function")
@@ -36,12 +36,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--constraints", type=Path, default=CONSTRAINTS, help="another constraint tree")
     options = parser.parse_args(argv)
     try:
-        for world in asyncio.run(_made(options)):
+        worlds = asyncio.run(_made(options))
+        for world in worlds:
             print(_told(world, write_world(world, options.out)))
     except (TrajsmithError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    return 0
+    return 0 if all(world.accepted for world in worlds) else 1
 
 
 async def _made(options: argparse.Namespace) -> list[SeedWorld]:

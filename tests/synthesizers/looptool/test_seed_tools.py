@@ -366,11 +366,20 @@ def test_a_folder_that_cannot_be_made_is_an_error_before_a_reply_is_paid_for(
     assert "taken" in capsys.readouterr().err and ASKED == []
 
 
-def test_a_world_without_a_tool_keeps_none_of_an_earlier_command(tmp_path: Path) -> None:
+def make_refuser() -> ScriptedChat:
+    """A chat that writes no tool."""
+    return ScriptedChat(lambda turns, tools: "no", name="refuser", max_asks=1)
+
+
+def test_a_world_without_a_tool_keeps_none_of_an_earlier_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = write_world(made(writer(), tools=1)[0], tmp_path)
-    [refused] = made(ScriptedChat(lambda turns, tools: "no", name="refuser", max_asks=1), tools=1)
+    [refused] = made(make_refuser(), tools=1)
     assert write_world(refused, tmp_path) == folder
     assert [path.name for path in folder.iterdir()] == ["rejected.jsonl"]
+    assert main([str(tmp_path / "cli"), "--chat", f"{__name__}:make_refuser", "--tools", "2"]) == 1
+    assert ": 0 of 2 tools, invalid_reply 2 -> " in capsys.readouterr().out
 
 
 def test_two_topics_of_one_folder_are_refused(tmp_path: Path) -> None:
