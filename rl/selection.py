@@ -6,8 +6,8 @@ and unfiltered, for what goes wrong should stay diverse. Decided here, where the
 
 - a draw is a draw (theirs sorts by penalty and cuts), seeded by run, batch and group alone;
 - an error is a result whose *status* says so, never the word in its text;
-- successes and failures add up to n for any N and n; a group of at most n rewarded rollouts is kept whole and
-  counted, never lost;
+- successes and failures add up to n for any N and n; a group of at most n rewarded rollouts is kept whole,
+  never lost, and counted where it has fewer;
 - rollouts without a reward leave first. Advantages are computed after the selection, over what is kept, so
   the group's mean is that of the kept ones: a bias the method accepts. What is reported of the policy
   (reward, success) is of all rollouts.

@@ -1,10 +1,10 @@
 """What went right or wrong in one trajectory, decided from the record and, where given, a gold dialogue.
 
-A failure's kind is that of its first failing step: a malformed call the agent never recovered from, a call
-that departs from gold, or a claim that no observation supports, whichever comes first; else how the episode
-ended; else the order of its calls. Calls are matched to gold as a multiset, then by name, then in order. Not
-covered: why the model erred, and tasks whose right answer is words alone (`wrong_answer` says only that the
-calls were right).
+A failure that was stopped for repetition, or whose last three calls are equal, is a loop. Any other's kind is
+that of its first failing step: a malformed call the agent never recovered from, a call that departs from
+gold, or a claim that no observation supports, whichever comes first; else how the episode ended; else the
+order of its calls. Calls are matched to gold as a multiset, then by name, then in order. Not covered: why the
+model erred, and tasks whose right answer is words alone (`wrong_answer` says only that the calls were right).
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class Standing(StrEnum):
     """Solved less often than the rest, but by no more than templates differ among themselves."""
     NOT_SHOWN = "not_shown"
     TOO_FEW = "too_few"
-    """Fewer than MIN_TASKS tasks hold it, or lack it: not tested."""
+    """Fewer than MIN_TASKS tasks hold it, or lack it, or MAX_TESTED others are more common: not tested."""
 
 
 class Capability(Record):

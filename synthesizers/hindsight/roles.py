@@ -1,8 +1,9 @@
 """The roles of hindsight: who sums an episode up, lists what was reached, writes it as steps, answers anew.
 
-None of them is shown what was asked for, the agent's own words or whether the episode was a success: they see
-calls and answers only. An empty list abstains. A listed question that a query answered is asked again of the
-answerer, who has not seen the query. Not covered: what is done with the replies (`telling`).
+They see calls and answers, not the agent's own words, whether the episode was a success or what was asked
+for; only with a memory awm or awm++ the workflow writer gets the user's request in a success as its goal. An
+empty list abstains. A listed question that a query answered is asked again of the answerer, who has not seen
+the query. Not covered: what is done with the replies (`telling`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What chats say of an episode: its summary, the goals it reached, a goal's workflow.
 
-The success flag is never shown, nor what was asked for, so a reply can tell neither. A reply that is none
-raises StructuredReplyError: whoever asked records it. Not covered: episodes without a chat (`past`).
+The success flag is never shown, nor what was asked for; only with a memory awm or awm++ the workflow writer
+gets the user's request in a success as its goal. A reply that is none raises StructuredReplyError: whoever
+asked records it. Not covered: episodes without a chat (`past`).
 """
 
 from __future__ import annotations

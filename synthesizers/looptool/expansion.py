@@ -1,12 +1,12 @@
 """Error-driven expansion (EDDE): new samples for the steps that the model does not master.
 
-Each is of one of four kinds, drawn with the released code's weights, by a program (`varying`) or a chat
-(`writing`), and passes two gates: its gold, executed in a fresh session, scores 1 with calls that all fit
-their schemas (a boolean is no integer); and it is no duplicate of a seed or of another sample. What does
-not pass is a verdict with its reason. The task's parent is the seed's task, the trajectory's the seed's;
-one step of it is trained, the one that stands where the error stood, and the others are context. A function
-of seed, repairs and replies, whatever runs at the same time. Not covered: how much of it a round trains on
-(`rounds`).
+Each is of one of four kinds, drawn with weights (for a program ours, for a chat the released code's), made by
+a program (`varying`) or a chat (`writing`), and passes two gates: its gold, executed in a fresh session,
+scores 1 with calls that all fit their schemas (a boolean is no integer); and it is no duplicate of a seed or
+of another sample. What does not pass is a verdict with its reason. The task's parent is the seed's task, the
+trajectory's the seed's; one step of it is trained, the one that stands where the error stood, and the others
+are context. A function of seed, repairs and replies, whatever runs at the same time. Not covered: how much of
+it a round trains on (`rounds`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """What the next round trains on: pure functions over probes and repairs.
 
 D_{j+1} = error seeds + expansions + mastered steps of high perplexity + unseen seeds, whose share halves with
-every round (LoopTool, arXiv 2511.09148: 5,632, 2,816 and 1,408 of 18,304). Errors and expansions are taken
-whole, borderline skill fills what is left, most uncertain first; the released code stores the perplexity and
-never selects by it. Steps that are not chosen stay in their dialogue as context: turn weight 0, the record's
-one way to say "not trained". Not covered: making any of it, and the model's training.
+every round (LoopTool, arXiv 2511.09148: 5,632, 2,816 and 1,408 of 18,304). Without a size all of it is
+taken; with one, unseen seeds come first, then errors, expansions and borderline skill, most uncertain first,
+as far as it goes; the released code stores the perplexity and never selects by it. Steps that are not chosen
+stay in their dialogue as context: turn weight 0, the record's one way to say "not trained". Not covered:
+making any of it, and the model's training.
 """
 
 from __future__ import annotations
