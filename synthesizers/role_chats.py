@@ -52,6 +52,13 @@ def check_chats(
             )
 
 
+def setting_name(setting: ChatSetting) -> str:
+    """What the chat of a setting is called; of `module:factory` that text, as nothing is opened."""
+    if isinstance(setting, Mapping):
+        return str(setting.get("name") or setting["model"])
+    return setting if isinstance(setting, str) else setting.name
+
+
 @dataclass(kw_only=True)
 class RoleChats:
     """`default` plays every role that `by_role` does not name; None = nobody."""

@@ -14,6 +14,8 @@ UNSEEN = "heldout_unseen"
 """The split of unseen templates."""
 NUM_TASKS = {"train": 12_000, "dev": 600, "heldout": 1_200, UNSEEN: 600}
 """How many tasks a generated world draws, at the most."""
+EVALUATED = ("dev", "test", "heldout")
+"""How the names of splits begin that evaluations read."""
 _SHARES = {"dev": 3, "heldout": 4}
 _NUM_SHARES = 20
 

@@ -27,12 +27,12 @@ from pipeline.checks.attempts import attempts
 from pipeline.checks.matching import Call
 from pipeline.environments.base import Environment
 from pipeline.environments.play import play_turns
+from pipeline.environments.splits import EVALUATED
 from pipeline.errors import ConfigError
 from synthesizers.demonstration import GOLD
 
 SHARE = 0.5
 """Share of a tool's probes at which both must be wrong. Ours: the paper probes a tool once."""
-HELD_OUT = "heldout"
 _NEEDED = (
     "HardGen takes for failure tools those at which two policies fail. Name two with rollouts in this run, "
     "e.g. `failures: [policy A, policy B]`, or {run: a run's folder} for another one; make rollouts with "
@@ -244,7 +244,7 @@ def _task(source: Stored, task_id: str, setting: Setting) -> Task:
         raise ConfigError(
             f"failures: {source.root} holds rollouts of task {task_id}, but not the task itself"
         )
-    if task.split.startswith(HELD_OUT):
+    if task.split.startswith(EVALUATED):
         raise ConfigError(
             f"failures: rollouts of {_label(setting)} are of split {task.split!r}, which evaluations read; "
             f"data made for its failures would be training on the test. Probe tasks of train"

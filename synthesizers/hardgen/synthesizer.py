@@ -122,10 +122,10 @@ class HardGen(Planner):
             raise ConfigError(f"share is above 0 and at most 1, got {self.share}")
         if self.failures or not self.random_choice:
             check_setting(self.failures)
-        if REASONER.name in self.chats and self.teacher == "policy":
+        if REASONER.name in self.chats and self.teacher != "gold":
             raise ConfigError(
-                "chats.reasoner and teacher: policy both act; leave teacher out for the chat to reason, "
-                "or write teacher: hinted for the policy to reason with hints"
+                f"chats.reasoner and teacher: {self.teacher} both act; leave teacher out for the chat to "
+                "reason, or the reasoner, and write teacher: hinted, for the policy to reason with hints"
             )
         self.failure_set: FailureSet | None = None
         self.plans_made: dict[str, Plan] = {}  # two plans of one base may come to the same task
@@ -351,7 +351,7 @@ class HardGen(Planner):
     def _player(self) -> Player | None:
         """Who reasons: the chat of that role; the policy where the teacher is hinted; else nobody."""
         chat = self.roles.of(REASONER.name)
-        if chat is not None and self.teacher != "policy":
+        if chat is not None and self.teacher == "gold":
             return ChatPlayer(
                 chat=chat,
                 environment=self.environment,

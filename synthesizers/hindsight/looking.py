@@ -196,13 +196,15 @@ class Looking:
     ) -> Found:
         """With goal and workflow in words that hold for other values."""
         writer, problem = self.chat_of(WORKFLOW_WRITER.name), ""
-        workflow = "; ".join(filter(None, (workflow_of(calls), end)))
+        workflow = workflow_of(calls)
         if writer is not None:
             try:
                 executed = [call.executed for call in calls]
                 workflow = abstracted(await written_workflow(writer, goal, executed, summary), calls)
             except StructuredReplyError as error:
                 problem, workflow = str(error), ""
+        if workflow or writer is None:
+            workflow = "; ".join(filter(None, (workflow, end)))
         tools = tuple(dict.fromkeys(call.executed.call.name for call in calls))
         return Found(planned, abstracted(plain(goal), calls), workflow, tools, problem)
 

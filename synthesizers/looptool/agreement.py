@@ -37,6 +37,12 @@ MAX_UNCERTAIN = 10
 """Turns without agreement that end a dialogue. From the released code."""
 
 
+def check_temperature(temperature: float) -> None:
+    """ConfigError where samples are greedy."""
+    if temperature <= 0.0:
+        raise ConfigError("two greedy samples always agree: set a temperature above 0 for agreement")
+
+
 class AgreeingAuthor(SamplingAuthor):
     """A SamplingAuthor that keeps what two of two or three samples say; see the module docstring."""
 
@@ -127,8 +133,7 @@ class AgreementSampling:
             raise ConfigError(
                 f"k and max_uncertain must be at least 1, got k={self.k}, max_uncertain={self.max_uncertain}"
             )
-        if self.sampling.temperature <= 0.0:
-            raise ConfigError("two greedy samples always agree: set a temperature above 0 for agreement")
+        check_temperature(self.sampling.temperature)
 
     @property
     def policy(self) -> Policy:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from data.tasks import Task
 from pipeline.checks.matching import made_calls
 from pipeline.environments.base import Environment
+from pipeline.environments.splits import EVALUATED
 from pipeline.errors import ConfigError
 from pipeline.rewards.base import GoldCalls
 from pipeline.rewards.call_graded import graded_parts
@@ -29,8 +30,6 @@ from pipeline.rewards.gold import played_calls
 from synthesizers.tree_search.branch import Branch, num_errors
 
 COMPONENT = "component/"
-_EVALUATED = ("dev", "test", "heldout")
-"""How the names of splits begin that evaluations read."""
 
 
 @dataclass(slots=True)
@@ -50,7 +49,7 @@ class StepScores:
     def check(self, task: Task) -> None:
         """ConfigError where a score would read the private part of a task that evaluations read."""
         private = [name for name in self.weights if name == "gold_match" or name.startswith(COMPONENT)]
-        if private and task.split.startswith(_EVALUATED):
+        if private and task.split.startswith(EVALUATED):
             raise ConfigError(
                 f"step score {private[0]} reads what task {task.task_id} keeps private, and its split "
                 f"{task.split!r} is evaluated on; search on a training split, or without this score"

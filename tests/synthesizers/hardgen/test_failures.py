@@ -135,8 +135,9 @@ def test_one_policy_by_two_names_is_one_policy(travel: Environment) -> None:
         found(travel, store, {"policy": BOTH[0], "weights": "w1"}, {"policy": BOTH[0], "weights": "w"})
 
 
-def test_held_out_tasks_are_no_probes(travel: Environment) -> None:
-    store = shelf(travel, {BOTH[0]: {"book"}, BOTH[1]: {"book"}}, count=4, split="heldout")
+@pytest.mark.parametrize("split", ["dev", "heldout"])
+def test_tasks_that_evaluations_read_are_no_probes(travel: Environment, split: str) -> None:
+    store = shelf(travel, {BOTH[0]: {"book"}, BOTH[1]: {"book"}}, count=4, split=split)
     with pytest.raises(ConfigError, match="training on the test"):
         found(travel, store)
 

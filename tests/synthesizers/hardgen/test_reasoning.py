@@ -23,6 +23,7 @@ from pipeline.environments.registry import load_environment
 from pipeline.renderers.chatml import ChatMLRenderer
 from synthesizers.execution import Executed
 from synthesizers.hardgen.hints import _TEMPLATES, PLAIN, Secrets, hint_problem, secrets_of
+from synthesizers.hardgen.reasoning import ChatPlayer, PolicyPlayer
 from synthesizers.hardgen.record import NO_REASONING, UNREASONED
 from synthesizers.hardgen.synthesizer import HardGen
 from synthesizers.hints import LABEL, MARK
@@ -225,17 +226,33 @@ def test_a_reasoner_whose_reply_stays_invalid_has_failed_its_try(renderer: ChatM
     assert [verdict.reason for verdict in made.verdicts if not verdict.keep] == ["reasoning_failed"]
 
 
-def test_two_who_act_are_refused(renderer: ChatMLRenderer, travel: Environment) -> None:
+@pytest.mark.parametrize("teacher", ["policy", "hinted"])
+def test_two_who_act_are_refused(renderer: ChatMLRenderer, travel: Environment, teacher: Any) -> None:
     chat = ScriptedChat([], name="x")
-    with pytest.raises(ConfigError, match="both act"):
+    with pytest.raises(ConfigError, match=f"chats.reasoner and teacher: {teacher} both act"):
         HardGen(
             environment=travel,
             engine=ENGINE,
             renderer=renderer,
             random_choice=True,
-            teacher="policy",
+            teacher=teacher,
             chats={"reasoner": chat},
         )
+
+
+def test_the_policy_reasons_where_a_chat_plays_the_other_roles(
+    renderer: ChatMLRenderer, travel: Environment
+) -> None:
+    players = {}
+    for teacher in ("gold", "hinted"):
+        options: dict[str, Any] = {
+            "random_choice": True,
+            "teacher": teacher,
+            "chat": ScriptedChat([], name="x"),
+        }
+        made = HardGen(environment=travel, engine=ENGINE, renderer=renderer, **options)
+        players[teacher] = type(made._player())
+    assert players == {"gold": ChatPlayer, "hinted": PolicyPlayer}
 
 
 def secrets(gold: Run, task: Task) -> Secrets:

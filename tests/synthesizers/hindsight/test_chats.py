@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from data import canonical
+from data.messages import assistant
 from pipeline.environments.blueprint import read_blueprint
 from pipeline.environments.gold import call
 from pipeline.environments.registry import load_environment
@@ -91,6 +92,14 @@ def test_no_role_sees_what_was_asked_said_or_scored(tmp_path: Path, renderer: An
         assert not [mark for mark in MARKS if mark in texts]
         assert "reward" not in texts.lower() and "success" not in texts.lower()
     assert asked[0.0] == asked[1.0]
+
+
+def test_an_end_that_had_to_be_typed_stays_behind_the_writers_steps(tmp_path: Path, renderer: Any) -> None:
+    refused = episode(paris_to_miami(), SEARCH, assistant("REFUSE budget"), reward=1.0)
+    roles = chats(goal_lister=[{"goals": []}])
+    looked_back(tmp_path, renderer, [paris_to_miami()], [refused], chats=roles, memory=("awm",))
+    (entry,) = load_memory(tmp_path / "memory", Kind.AWM, desk()).entries
+    assert entry.workflow.startswith("look flights up; ") and entry.workflow.endswith("; say REFUSE budget")
 
 
 @pytest.mark.parametrize("role", ["summariser", "goal_lister"])
