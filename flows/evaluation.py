@@ -34,3 +34,4 @@ async def evaluation(recipe: Path, runs: Path = RUNS, model: str = "", name: str
             save_diagnosis(store, diagnosed, say=say())
     if diagnosed is not None:
         await publish_table(loaded, "diagnosis", diagnosis_markdown(diagnosed.diagnosis))
+    found.refuse_broken()

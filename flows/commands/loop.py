@@ -46,6 +46,10 @@ def loop(
     from flows.stages.recipe import load_recipe
     from pipeline.errors import ConfigError
 
+    if curve is not None and not table:
+        raise ConfigError("--curve draws the rows of a folder; name it with --table --results DIR")
+    if as_json and (table or dry_run):
+        raise ConfigError("--json prints the row of a loop; leave out --table and --dry-run")
     loaded = load_recipe(recipe)
     if table:
         if results is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,6 +20,9 @@ from flows.commands.common import (
     percent,
     print_json,
 )
+
+if TYPE_CHECKING:
+    from flows.stages.evaluate import Evaluation
 
 
 def synth(
@@ -101,6 +104,11 @@ def evaluate(
 
     work = verbs.run_evaluation(load_recipe(recipe), model, name=name, runs=runs, url=url, say=StatusLines())
     found = asyncio.run(work)
+    _show(found, as_json=as_json)
+    found.refuse_broken()
+
+
+def _show(found: Evaluation, *, as_json: bool) -> None:
     if as_json:
         print_json(found.model_dump(mode="json"))
         return

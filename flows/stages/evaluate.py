@@ -25,7 +25,7 @@ from flows.stages.synthesize import make_synthesizer, synthesize
 from pipeline.checks.stats import Comparison, paired_bootstrap
 from pipeline.diagnosis.diagnose import valid_call_rate
 from pipeline.environments.base import Environment
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, EngineError
 from pipeline.reporting.content import Rate, ResultRow, rate
 from pipeline.rewards import build_reward
 
@@ -64,6 +64,14 @@ class Evaluation(Record):
         """How reports group rows: which tasks, and temperature."""
         planned = f", planned by {self.tasks_of}" if self.tasks_of else ""
         return f"{self.split}{planned}, temperature {self.temperature:g}"
+
+    def refuse_broken(self) -> None:
+        """EngineError where infrastructure broke some of the episodes."""
+        if self.infra_failures:
+            raise EngineError(
+                f"{self.infra_failures} episodes of {self.name} ({self.group}) were broken by infrastructure "
+                f"and are in no rate; the same command plays them again"
+            )
 
     def row(self) -> ResultRow:
         """The evaluation as a row of a report."""

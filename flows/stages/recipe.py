@@ -222,7 +222,7 @@ class LoopSection(Section):
     probe: dict[str, Any] = {}
     """Options of `synthesizers.looptool.probing`."""
     repair: dict[str, Any] = {}
-    """Options of `synthesizers.looptool.verification`."""
+    """Options of `synthesizers.looptool.repairing`."""
     expand: dict[str, Any] = {}
     """Options of `synthesizers.looptool.expansion`."""
     compose: dict[str, Any] = {}
@@ -234,8 +234,8 @@ class LoopSection(Section):
     train: Literal["sft", "grpo"] = "sft"
     """How the rounds of the loop and of `static` are trained: supervised, or by GRPO on single steps."""
     train_tokens: int = Field(default=0, ge=0, le=_MOST)
-    """Most row tokens a round trains on (with grpo: and samples in training); 0 = the settings' epochs or
-    steps over its data, however many."""
+    """Row tokens a round trains on at the most, to the nearest step (with grpo: and samples in training);
+    0 = the settings' epochs or steps over its data, however many."""
     settings: dict[str, Any] = {}
     """Fields of `rl.sft.SftConfig` that differ from `sft.settings` in the rounds of all arms; with
     `train: grpo` fields of `rl.grpo.GrpoConfig` that differ from `grpo.settings`."""

@@ -17,6 +17,7 @@ import pytest
 
 from data.store import Store
 from flows.stages import run as runs_
+from flows.stages import verbs
 from flows.stages.loop import looptool as loop_looptool
 from flows.stages.loop import round as loop_round
 from flows.stages.loop.baselines import next_wave
@@ -174,6 +175,8 @@ def test_held_out_tasks_are_read_once(finished: tuple[Path, Done]) -> None:
     assert more.code == 2
     assert "has read its held-out tasks after round 2; a further round would be chosen by them" in more.err
     assert not (folder / "runs" / "loop" / "rounds" / "3").exists()
+    again = trajsmith("loop", folder / "recipe.yaml", "--runs", folder / "runs")
+    assert again.code == 0, "what was refused has not become the run's recipe"
 
 
 def test_the_report_has_the_curve_by_round(finished: tuple[Path, Done]) -> None:
@@ -354,16 +357,10 @@ def test_it_stops_on_a_plateau_and_on_its_budget(model: Path, tmp_path: Path) ->
 
 
 def test_it_stops_where_there_is_nothing_left_to_learn(model: Path, tmp_path: Path) -> None:
-    row, _ = asyncio.run(
-        improved(
-            model,
-            tmp_path,
-            lambda folder: 0.0,
-            arms=["rejection_sampling"],
-            fresh=0,
-            compose={"high_share": 0.0},
-        )
-    )
+    options = {"arms": ["rejection_sampling"], "fresh": 0, "compose": {"high_share": 0.0}}
+    row, _ = asyncio.run(improved(model, tmp_path, lambda folder: 0.0, **options))
+    again, _ = asyncio.run(improved(model, tmp_path, lambda folder: 0.0, **options))
+    assert again == row
     assert row["stopped"] == "mastered" and [each["round"] for each in row["rounds"]] == [0]
     assert loop_curves(row) == (), "there is nothing to draw"
     assert "| 0 | start |" in row_markdown(row)
@@ -392,6 +389,36 @@ def test_broken_probes_stop_the_round_and_are_tried_again(
     assert counts["infra"] == 0 and sum(counts.values()) == 6
 
 
+def test_a_model_is_judged_on_all_dev_tasks_or_not_at_all(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, broken = verbs.evaluation_stage, [3, 1]
+
+    async def flaky(*given: Any, **options: Any) -> Any:
+        found = await real(*given, **options)
+        return found.model_copy(update={"infra_failures": broken.pop() if broken else 0})
+
+    monkeypatch.setattr(loop_round, "evaluation_stage", flaky)
+    small: dict[str, Any] = {"rounds": 1, "arms": []}
+    for number in (1, 3):
+        with pytest.raises(EngineError, match=f"{number} episodes of start .* were broken by infrastructure"):
+            asyncio.run(improved(model, tmp_path / "a", lambda folder: 0.3, **small))
+    row, _ = asyncio.run(improved(model, tmp_path / "a", lambda folder: 0.3, **small))
+    undisturbed, _ = asyncio.run(improved(model, tmp_path / "b", lambda folder: 0.3, **small))
+    assert row["digest"] == undisturbed["digest"]
+
+
+def test_other_filters_are_refused_once_a_round_was_trained(
+    finished: tuple[Path, Done], model: Path, tmp_path: Path
+) -> None:
+    runs = finished[0] / "runs"
+    before = content_digest(runs / "loop")
+    value = loop_recipe(model) | {"curate": {"filters": [{"name": "exact_duplicate"}]}}
+    done = trajsmith("loop", write_recipe(tmp_path, value), "--runs", runs)
+    assert done.code == 2 and "curate" in done.err, done.err
+    assert content_digest(runs / "loop") == before
+
+
 # --- what is refused before anything is made ----------------------------------------------------------------
 
 
@@ -412,6 +439,11 @@ def test_broken_probes_stop_the_round_and_are_tried_again(
         ({"compose": {"size": 0}}, "size, .* is at least 1, or null for all; got 0"),
         ({"compose": {"high_share": 2.0}}, "high_share is a share between 0 and 1, got 2.0"),
         ({"chats": {"label_judge_1": "policy"}}, "at least 2 chats of different names"),
+        (
+            {"chats": {"label_judge_1": "policy", "label_judge_2": "policy"}},
+            r"different names, got \['policy', 'policy'\]",
+        ),
+        ({"fresh": 5000}, "split 'train' of counter ends after"),
         ({"seeds": {"synthesizer": "demonstration", "tasks": 10**7}}, "split 'train' of counter ends after"),
     ],
 )
@@ -424,6 +456,30 @@ def test_a_wrong_option_is_named_before_anything_is_made(
         assert done.code == 2
         assert re.search(message, done.err), done.err
         assert not (tmp_path / "runs").exists()
+
+
+def test_agreement_of_greedy_samples_is_refused_before_anything_is_made(model: Path, tmp_path: Path) -> None:
+    value = loop_recipe(model, expand={"teacher": "agreement"})
+    value["policy"] = value["policy"] | {"temperature": 0.0}
+    done = trajsmith("loop", write_recipe(tmp_path, value), "--runs", tmp_path / "runs")
+    assert done.code == 2 and "two greedy samples always agree" in done.err
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--curve", "c.svg"), "name it with --table --results DIR"),
+        (("--json", "--table", "--results", "rows"), "leave out --table and --dry-run"),
+        (("--json", "--dry-run"), "leave out --table and --dry-run"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(
+    model: Path, tmp_path: Path, options: tuple[str, ...], message: str
+) -> None:
+    path = write_recipe(tmp_path, loop_recipe(model))
+    done = trajsmith("loop", path, "--runs", tmp_path / "runs", *options)
+    assert done.code == 2 and message in done.err
 
 
 def test_a_wrong_filter_is_named_before_anything_is_made(model: Path, tmp_path: Path) -> None:

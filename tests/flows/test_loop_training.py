@@ -17,6 +17,7 @@ from pipeline.engines.base import Sampling
 from pipeline.environments.registry import load_environment
 from pipeline.renderers.load import load_renderer
 from pipeline.rollout_settings import RolloutSettings
+from rl.grpo_sources import num_batches
 from rl.results import TrainResult
 from synthesizers.demonstration import Demonstration
 from tests.flows.lab import trajsmith, write_recipe
@@ -120,6 +121,10 @@ def test_settings_and_budgets(model: Path) -> None:
     settings = round_settings(recipe, 1, "looptool")
     config = grpo_config(recipe, settings, num_groups=5, steps=0)
     assert (config.steps, config.token_budget) == (5, 500)
+    twice = grpo_config(recipe, settings | {"num_iterations": 2}, num_groups=5, steps=0)
+    assert num_batches(twice) == num_batches(config), (
+        "as often over the data, however often each batch trains"
+    )
     assert grpo_config(recipe, settings | {"steps": 7}, num_groups=5, steps=0).steps == 7
     config = grpo_config(recipe, settings, num_groups=5, steps=9)
     assert (config.steps, config.token_budget) == (9, 0)

@@ -150,11 +150,11 @@ async def _sample(work: LoopWork, store: Store, *, first: int, budget: int, say:
 
     A wave's size follows from the waves before it alone, so a killed one is made again as it was.
     """
-    k, split = work.recipe.loop.k, work.recipe.loop.seeds.split
+    split = work.recipe.loop.seeds.split
     taken: dict[str, None] = {}
     rows: list[Trajectory] = []
     tokens = 0
-    wave = max(1, int(work.policy.max_in_flight / k / 4))
+    wave = first_wave(work.recipe.loop, work.policy.max_in_flight)
     while wave:
         tasks = select_tasks(work.environment, split, count=wave, skip=first + len(taken))
         await _roll(work, store, tasks, say=say)
@@ -164,6 +164,11 @@ async def _sample(work: LoopWork, store: Store, *, first: int, budget: int, say:
         wave = next_wave(budget, tokens=tokens, tasks=len(taken))
     successes = sum(bool(row.success) for row in rows)
     return {"tasks": len(taken), "rollouts": len(rows), "successes": successes, "tokens": tokens}
+
+
+def first_wave(section: LoopSection, max_in_flight: int) -> int:
+    """Tasks of a round's first wave, whatever its budget."""
+    return max(1, int(max_in_flight / section.k / 4))
 
 
 def next_wave(budget: int, *, tokens: int, tasks: int) -> int:
@@ -197,11 +202,15 @@ async def _roll(work: LoopWork, store: Store, tasks: Sequence[Task], *, say: Say
         raise made.failure()
 
 
+def behind_seeds(section: LoopSection) -> int:
+    """Number of the first train task behind the seeds of all rounds there can be."""
+    # Half as many each time are less than twice the first.
+    return section.seeds.skip + section.seeds.tasks + 3 * section.fresh
+
+
 def _first_task(work: LoopWork, number: int) -> int:
     """Number of the first train task of a round's rollouts: after all seeds and the arm's earlier rounds."""
-    section = work.recipe.loop
-    # Behind the seeds of all rounds there can be: half as many each time are less than twice the first.
-    first = section.seeds.skip + section.seeds.tasks + 3 * section.fresh
+    first = behind_seeds(work.recipe.loop)
     for earlier in range(1, number):
         with Store.open(work.place(earlier, SAMPLING)) as store:
             first += counts_of(store, "sample")["tasks"]

@@ -19,6 +19,7 @@ from typing import Any
 
 from data import canonical, faults
 from data.files import write_atomically
+from data.recipe import read_recipe
 from data.schema import Kind
 from data.store import Store
 from data.summaries import damaged, read_value
@@ -33,7 +34,7 @@ from flows.stages.loop.baselines import (
     start_round,
     static_round,
 )
-from flows.stages.loop.looptool import LOOPTOOL, PROBES, REPAIRS, looptool_round
+from flows.stages.loop.looptool import LOOPTOOL, PROBES, REPAIRS, found_nothing, looptool_round
 from flows.stages.loop.plan import check_loop, check_tasks, held_out_sections
 from flows.stages.loop.round import RESULT, Kept, LoopWork, RoundResult, read_result
 from flows.stages.loop.rules import Stop, check_gate, stop_reason
@@ -88,6 +89,7 @@ async def run_loop(
     base, label = resolve_model(recipe.policy.model), policy_label(recipe.policy)
     environment = runs_.environment_of(recipe, root=runs / recipe.name)
     check_tasks(recipe, environment)
+    _refuse_more_rounds(runs / recipe.name, recipe)
     with runs_.open_run(recipe, runs) as store:
         policy_section = with_url(recipe, url).policy
         log = store.root / "server.log"
@@ -164,13 +166,26 @@ async def _baseline(work: LoopWork, number: int, arm: str, state: _State, *, lik
     state.kept[arm] = made[1]
 
 
-def _refuse_after_held_out(work: LoopWork, number: int) -> None:
-    """ConfigError where the held-out splits were read already and a further round is wanted."""
-    if not (work.store.root / "eval").is_dir() or (work.place(number, LOOPTOOL) / RESULT).is_file():
+def _refuse_more_rounds(root: Path, recipe: Recipe) -> None:
+    """ConfigError where the held-out splits were read and more rounds are asked for than before."""
+    if not (root / "eval").is_dir():
         return
-    raise ConfigError(
-        f"{work.store.root} has read its held-out tasks after round {number - 1}; a further round would be "
-        f"chosen by them. Start a run of another name with loop.rounds: {work.recipe.loop.rounds}"
+    made = read_recipe(root).get("loop", {}).get("rounds", 0)
+    if recipe.loop.rounds > made:
+        raise _read_already(root, made, recipe)
+
+
+def _refuse_after_held_out(work: LoopWork, number: int) -> None:
+    """ConfigError where the held-out splits were read and round `number` has yet to be made."""
+    root, place = work.store.root, work.place(number, LOOPTOOL)
+    if (root / "eval").is_dir() and not (place / RESULT).is_file() and not found_nothing(place):
+        raise _read_already(root, number - 1, work.recipe)
+
+
+def _read_already(root: Path, rounds: int, recipe: Recipe) -> ConfigError:
+    return ConfigError(
+        f"{root} has read its held-out tasks after round {rounds}; a further round would be "
+        f"chosen by them. Start a run of another name with loop.rounds: {recipe.loop.rounds}"
     )
 
 

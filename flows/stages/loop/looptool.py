@@ -120,6 +120,14 @@ async def looptool_round(
         )
 
 
+def found_nothing(place: Path) -> bool:
+    """Whether the data of the round in this folder are made, and there is nothing to train on."""
+    if not place.is_dir():
+        return False
+    with Store.open(place) as store:
+        return store.manifest("curate") is not None and not counts_of(store, "curate")["trajectories"]
+
+
 def _pool(work: LoopWork, number: int, seeds_: Sequence[Trajectory], *, rows: list[Trajectory]) -> Pool:
     """`rows` in the first round, else what the round before trained on; tasks of no later round."""
     known = {row.task_id for row in seeds_}

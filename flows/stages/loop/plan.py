@@ -10,7 +10,7 @@ from typing import Any
 from flows.stages import run as runs_
 from flows.stages.curate import check_filters
 from flows.stages.evaluate import unseen_section
-from flows.stages.loop.baselines import fresh_tasks, seed_section
+from flows.stages.loop.baselines import SAMPLING, behind_seeds, first_wave, fresh_tasks, seed_section
 from flows.stages.loop.training import check_training
 from flows.stages.policy import policy_label
 from flows.stages.recipe import EvalSection, LoopSection, Recipe
@@ -18,13 +18,14 @@ from flows.stages.synthesize import checked_synthesizer, refuse_script, select_t
 from pipeline.checks.options import check_options
 from pipeline.environments.base import Environment
 from pipeline.errors import ConfigError
+from synthesizers.looptool.agreement import check_temperature
 from synthesizers.looptool.expansion import WEIGHTS, K, check_weights, expand
 from synthesizers.looptool.judging import check_judge_names
 from synthesizers.looptool.probing import probe
 from synthesizers.looptool.repairing import repair
 from synthesizers.looptool.roles import JUDGES
 from synthesizers.looptool.rounds import check_composition, compose
-from synthesizers.role_chats import check_chats
+from synthesizers.role_chats import check_chats, setting_name
 
 _PARTS: dict[str, Callable[..., Any]] = {
     "probe": probe,
@@ -62,7 +63,7 @@ def loop_plan(recipe: Recipe, *, rounds: int = 0) -> list[str]:
     arms = ("looptool", *section.arms)
     tokens = f"{section.tokens} tokens" if section.tokens else "no token limit"
     held_out = [f"{each.tasks} tasks of {each.split}" for each in held_out_sections(recipe, environment)]
-    each = f"at most {section.train_tokens} row tokens" if section.train_tokens else "all of its data"
+    each = f"at most about {section.train_tokens} row tokens" if section.train_tokens else "all of its data"
     return [
         f"start model: {section.seeds.tasks} seeds of {section.seeds.synthesizer} on {environment.name}, "
         f"trained as sft.settings say",
@@ -80,6 +81,9 @@ def check_tasks(recipe: Recipe, environment: Environment) -> None:
     for number in range(section.rounds + 1):
         seeds = seed_section(section, number)
         select_tasks(environment, seeds.split, count=seeds.tasks, skip=seeds.skip)
+    if SAMPLING in section.arms:
+        wave = section.rounds * first_wave(section, recipe.policy.max_in_flight)
+        select_tasks(environment, section.seeds.split, count=wave, skip=behind_seeds(section))
     for read in (section.dev, recipe.evaluate):
         if not read.tasks_of:
             select_tasks(environment, read.split, count=read.tasks)
@@ -104,6 +108,8 @@ def check_loop(recipe: Recipe) -> None:
     for name, part in _PARTS.items():
         _check_part(part, getattr(section, name), where=f"loop.{name}")
     _check_values(section)
+    if section.expand.get("teacher") == "agreement":
+        check_temperature(recipe.policy.temperature)
 
 
 def _check_values(section: LoopSection) -> None:
@@ -112,9 +118,9 @@ def _check_values(section: LoopSection) -> None:
         raise ConfigError(f"loop.expand.k is at least 0, got {k}")
     check_weights(section.expand.get("weights") or WEIGHTS)
     check_composition(**section.compose)
-    judges = [role for role in sorted(section.chats) if fnmatchcase(role, JUDGES)]
+    judges = [section.chats[role] for role in sorted(section.chats) if fnmatchcase(role, JUDGES)]
     if judges:
-        check_judge_names(judges)
+        check_judge_names([setting_name(judge) for judge in judges])
 
 
 def _check_part(part: Callable[..., Any], options: dict[str, Any], *, where: str) -> None:

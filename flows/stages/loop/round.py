@@ -108,15 +108,20 @@ class LoopWork:
     def open_round(self, number: int, arm: str) -> Store:
         """Its store, open for writing."""
         identity = self.recipe.model_dump(mode="json") | {"round": number, "arm": arm}
+        # Other filters make other data, and a model was trained on what there is.
+        volatile = tuple(key for key in VOLATILE if key != "curate")
         return Store.create_or_open(
-            self.place(number, arm), identity, volatile=VOLATILE, growing=GROWING, defaults=default_recipe()
+            self.place(number, arm), identity, volatile=volatile, growing=GROWING, defaults=default_recipe()
         )
 
     async def evaluate(
         self, arm: str, section: EvalSection, *, store: Store | None = None, say: Say | None = None
     ) -> Evaluation:
-        """Evaluate what acts now; beside the run's own data unless a round's `store` is given."""
-        return await evaluation_stage(
+        """Evaluate what acts now; beside the run's own data unless a round's `store` is given.
+
+        EngineError where infrastructure broke episodes: arms are compared on all tasks.
+        """
+        found = await evaluation_stage(
             store or self.store,
             self.recipe,
             arm,
@@ -125,6 +130,8 @@ class LoopWork:
             section=section,
             say=say or self.say,
         )
+        found.refuse_broken()
+        return found
 
     async def capabilities(self) -> Mapping[str, tuple[str, ...]]:
         """Dev task to what it exercises, by the gold that is played once; the same for every model."""

@@ -139,7 +139,8 @@ def grpo_config(recipe: Recipe, settings: Mapping[str, Any], *, num_groups: int,
         return replace(config, steps=steps, token_budget=0)
     if "steps" not in settings:
         groups = min(config.groups_per_step, max(1, num_groups))
-        config = replace(config, steps=max(1, ceil(PASSES * num_groups / groups)))
+        batches = max(1, ceil(PASSES * num_groups / groups))
+        config = replace(config, steps=batches * config.num_iterations)
     return replace(config, token_budget=config.token_budget or recipe.loop.train_tokens)
 
 
