@@ -248,6 +248,11 @@ class Store:
             self.root / "manifests", stage, key=key, counts=counts, versions=versions, inputs=inputs
         )
 
+    def forget_stage(self, stage: str) -> None:
+        """Take back that `stage` is done, where it was: what it made is gone."""
+        self._writer()
+        (self.root / "manifests" / f"{stage}.json").unlink(missing_ok=True)
+
     def _writer(self) -> Journal:
         if self._log is None:
             raise StoreError(f"{self.root} is open for reading or closed; use Store.create_or_open to write")

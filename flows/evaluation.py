@@ -18,7 +18,9 @@ from flows.stages.tables import diagnosis_markdown, evaluation_markdown
 @task(name="evaluate", **RETRYING)
 async def evaluate(recipe: Recipe, model: str, name: str, runs: Path, url: str) -> Evaluation:
     """Play the missing episodes and summarise all."""
-    return await verbs.run_evaluation(recipe, model, name=name, runs=runs, url=url, say=say())
+    found = await verbs.run_evaluation(recipe, model, name=name, runs=runs, url=url, say=say())
+    found.refuse_broken()
+    return found
 
 
 @flow(name="evaluation")
@@ -34,4 +36,3 @@ async def evaluation(recipe: Path, runs: Path = RUNS, model: str = "", name: str
             save_diagnosis(store, diagnosed, say=say())
     if diagnosed is not None:
         await publish_table(loaded, "diagnosis", diagnosis_markdown(diagnosed.diagnosis))
-    found.refuse_broken()

@@ -17,7 +17,7 @@ from typing import Any
 from pipeline.chat.base import Chat
 from pipeline.chat.core import CachedChat
 from pipeline.chat.engine import EngineChat
-from pipeline.chat.load import check_chat, load_chat
+from pipeline.chat.load import chat_factory, check_chat, load_chat
 from pipeline.engines.base import Engine, Sampling
 from pipeline.errors import ConfigError
 from pipeline.renderers.base import Renderer
@@ -46,7 +46,10 @@ def check_chats(
     for where, setting in {"chat": default, **{f"chats.{role}": by_role[role] for role in by_role}}.items():
         if isinstance(setting, Mapping):
             check_chat(setting, where=where)
-        elif setting is not None and not isinstance(setting, str) and not hasattr(setting, "reply"):
+        elif isinstance(setting, str):
+            if setting != POLICY:
+                chat_factory(setting, where=where)
+        elif setting is not None and not hasattr(setting, "reply"):
             raise ConfigError(
                 f"{where}: {setting!r} is no chat; give its url and model, module:function, or {POLICY!r}"
             )

@@ -22,9 +22,10 @@ from flows.commands.common import (
 
 def loop(
     recipe: RecipeArgument,
-    rounds: Annotated[int, typer.Option(min=0, help="Rounds; those of the recipe by default.")] = 0,
+    rounds: Annotated[int, typer.Option(min=0, max=1000, help="Rounds; those of the recipe by default.")] = 0,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="A repetition with this seed, in a run of its own.")
+        int | None,
+        typer.Option(min=0, max=2**31 - 1, help="A repetition with this seed, in a run of its own."),
     ] = None,
     results: Annotated[
         Path | None, typer.Option(help="Folder of result rows, one `seed-<n>.json` for each seed.")

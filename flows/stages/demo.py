@@ -96,11 +96,11 @@ async def _evaluate(
     found = []
     for temperature in _TEMPERATURES:
         section = recipe.evaluate.model_copy(update={"temperature": temperature})
-        found.append(
-            await evaluation_stage(
-                store, recipe, name, environment=environment, policy=policy, section=section, say=say
-            )
+        made = await evaluation_stage(
+            store, recipe, name, environment=environment, policy=policy, section=section, say=say
         )
+        made.refuse_broken()
+        found.append(made)
     return found
 
 

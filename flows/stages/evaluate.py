@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from data.files import user_path
 from data.messages import Record
 from data.store import Store
 from data.tasks import Task
@@ -26,6 +27,7 @@ from pipeline.checks.stats import Comparison, paired_bootstrap
 from pipeline.diagnosis.diagnose import valid_call_rate
 from pipeline.environments.base import Environment
 from pipeline.errors import ConfigError, EngineError
+from pipeline.memory.stored import load_memory
 from pipeline.reporting.content import Rate, ResultRow, rate
 from pipeline.rewards import build_reward
 
@@ -107,8 +109,7 @@ async def evaluate(
 
     `reward`: the recipe's row of the reward that training is on; its mean stands beside verified success.
     """
-    if section.rollouts > 1 and section.temperature == 0:
-        raise ConfigError("evaluate.rollouts > 1 at temperature 0 repeats one episode; set a temperature")
+    check_section(section, environment)
     if reward:
         build_reward(reward)  # a wrong row is refused before episodes are played
     acting = policy.at(section.temperature).remembering(section.memory, environment)
@@ -164,6 +165,14 @@ def summarise(
         tasks_of=section.tasks_of,
         generated_tokens=sum(row.usage.generated_tokens for row in rows),
     )
+
+
+def check_section(section: EvalSection, environment: Environment) -> None:
+    """ConfigError where the episodes would be copies, or the memory they are shown may not be shown."""
+    if section.rollouts > 1 and section.temperature == 0:
+        raise ConfigError("evaluate.rollouts > 1 at temperature 0 repeats one episode; set a temperature")
+    if section.memory is not None:
+        load_memory(user_path(section.memory.path), section.memory.kind, environment)
 
 
 def unseen_section(section: EvalSection, environment: Environment, *, most: int) -> EvalSection | None:

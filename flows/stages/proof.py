@@ -135,17 +135,17 @@ class World:
         await self.policy.load(self.model(arm))
         known = self.arms.setdefault(arm, Arm())
         for section in self._evaluations():
-            known.evaluations.append(
-                await evaluation_stage(
-                    self.store,
-                    self.recipe,
-                    arm,
-                    environment=self.environment,
-                    policy=self.policy,
-                    section=section,
-                    say=self.say,
-                )
+            found = await evaluation_stage(
+                self.store,
+                self.recipe,
+                arm,
+                environment=self.environment,
+                policy=self.policy,
+                section=section,
+                say=self.say,
             )
+            found.refuse_broken()
+            known.evaluations.append(found)
 
     def _evaluations(self) -> list[EvalSection]:
         section = self.recipe.evaluate

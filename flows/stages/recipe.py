@@ -206,7 +206,7 @@ class GateSection(Section):
 class LoopSection(Section):
     """Rounds of probe, repair, expand, curate, train and evaluate, and the arms they are compared with."""
 
-    rounds: int = Field(default=2, ge=1, le=_MOST)
+    rounds: int = Field(default=2, ge=1, le=1000)
     """Most rounds after the start model."""
     tokens: int = Field(default=0, ge=0, le=_MOST)
     """Trainer row tokens + sampled tokens of all rounds together, never exceeded by a round as dear as the

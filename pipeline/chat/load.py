@@ -6,7 +6,7 @@ scripted ones are made in code: by a factory, or handed over as they are. Not co
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,17 +42,21 @@ def check_chat(settings: Mapping[str, Any], *, where: str) -> None:
             raise ConfigError(f"{where}.{key} must be at least 1, got {settings[key]}")
 
 
+def chat_factory(named: str, *, where: str) -> Callable[[], Any]:
+    """What `module:factory` names; calls nothing. ConfigError where it is no function."""
+    factory: Any = load_dotted(named, what=where)
+    if not callable(factory):
+        raise ConfigError(f"{where} {named!r} is a {type(factory).__name__}; name a function without options")
+    return factory  # type: ignore[no-any-return]
+
+
 def load_chat(named: Chat | str | Mapping[str, Any], *, where: str = "chat") -> Chat:
     """The chat that settings, a `module:factory` or a chat itself name. ConfigError where that makes none."""
     if isinstance(named, Mapping):
         return _from_settings(named, where=where)
     made: Any = named
     if isinstance(named, str):
-        factory = load_dotted(named, what=where)
-        if not callable(factory):
-            raise ConfigError(
-                f"{where} {named!r} is a {type(factory).__name__}; name a function without options"
-            )
+        factory = chat_factory(named, where=where)
         try:
             made = factory()
         except TypeError as error:

@@ -36,7 +36,7 @@ def fresh_seeds(round_number: int, size: int, *, first: float = FIRST_FRESH) -> 
     _check_share("first_fresh", first)
     if round_number < 1 or size < 0:
         raise ConfigError(f"a round counts from 1, its size from 0, got {round_number} and {size}")
-    return size if round_number == 1 else round(size * first / 2 ** (round_number - 2))
+    return size if round_number == 1 else round(math.ldexp(size * first, 2 - round_number))
 
 
 class Parts(NamedTuple):

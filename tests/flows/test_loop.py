@@ -6,6 +6,7 @@ import asyncio
 import json
 import multiprocessing
 import re
+import shutil
 import signal
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, replace
@@ -414,9 +415,60 @@ def test_other_filters_are_refused_once_a_round_was_trained(
     runs = finished[0] / "runs"
     before = content_digest(runs / "loop")
     value = loop_recipe(model) | {"curate": {"filters": [{"name": "exact_duplicate"}]}}
+    kept = (runs / "loop" / "recipe.yaml").read_bytes()
     done = trajsmith("loop", write_recipe(tmp_path, value), "--runs", runs)
-    assert done.code == 2 and "curate" in done.err, done.err
+    assert done.code == 2 and "were made with other filters" in done.err, done.err
     assert content_digest(runs / "loop") == before
+    assert (runs / "loop" / "recipe.yaml").read_bytes() == kept
+
+
+@pytest.mark.parametrize(
+    "deleted",
+    [
+        ("1/looptool/models", "1/static/models"),
+        ("2/looptool/round.json", "2/looptool/manifests/evaluate.json", "2/static/round.json"),
+    ],
+)
+def test_what_was_deleted_of_a_finished_loop_is_made_again(
+    finished: tuple[Path, Done], tmp_path: Path, deleted: tuple[str, ...]
+) -> None:
+    folder, done = finished
+    shutil.copytree(folder / "runs", tmp_path / "runs", symlinks=True)
+    for name in deleted:
+        path = tmp_path / "runs" / "loop" / "rounds" / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    if deleted[-1].endswith("static/round.json"):
+        (tmp_path / "runs/loop/rounds/2/static/manifests/evaluate.json").unlink()
+    again = trajsmith("loop", folder / "recipe.yaml", "--runs", tmp_path / "runs", "--json")
+    assert again.code == 0, again.err
+    assert json.loads(again.out)["digest"] == json.loads(done.out)["digest"]
+
+
+@pytest.mark.parametrize("more", [{"rounds": 3}, {"tokens": 10**9}])
+def test_more_of_a_loop_that_has_ended_is_refused_and_not_stored(
+    finished: tuple[Path, Done], model: Path, tmp_path: Path, more: dict[str, int]
+) -> None:
+    runs = finished[0] / "runs"
+    kept = (runs / "loop" / "recipe.yaml").read_bytes()
+    done = trajsmith("loop", write_recipe(tmp_path, loop_recipe(model, **more)), "--runs", runs)
+    assert done.code == 2 and "has read its held-out tasks after round 2; a further" in done.err
+    assert (runs / "loop" / "recipe.yaml").read_bytes() == kept
+
+
+def test_a_run_that_was_evaluated_before_its_loop_is_refused_before_anything_is_trained(
+    model: Path, tmp_path: Path
+) -> None:
+    path = write_recipe(tmp_path, loop_recipe(model))
+    assert trajsmith("eval", path, "--runs", tmp_path / "runs").code == 0
+    done = trajsmith("loop", path, "--runs", tmp_path / "runs")
+    assert done.code == 2 and "has read its held-out tasks after round 0" in done.err
+    assert not (tmp_path / "runs" / "loop" / "rounds").exists()
+
+
+def test_a_round_is_published_as_a_run_is(finished: tuple[Path, Done], tmp_path: Path) -> None:
+    round_ = finished[0] / "runs" / "loop" / "rounds" / "2" / "looptool"
+    done = trajsmith("publish", round_, "--to", tmp_path / "out")
+    assert done.code == 0, done.err
 
 
 # --- what is refused before anything is made ----------------------------------------------------------------
@@ -443,7 +495,17 @@ def test_other_filters_are_refused_once_a_round_was_trained(
             {"chats": {"label_judge_1": "policy", "label_judge_2": "policy"}},
             r"different names, got \['policy', 'policy'\]",
         ),
-        ({"fresh": 5000}, "split 'train' of counter ends after"),
+        (
+            {"chats": {"label_judge_1": None, "label_judge_2": "policy"}},
+            "at least 2 chats of different names",
+        ),
+        (
+            {"chats": {"label_judge_1": "nosuch:thing", "label_judge_2": "policy"}},
+            "chats.label_judge_1.*nosuch",
+        ),
+        ({"dev": {"split": "dev", "tasks": 5, "rollouts": 2}}, "repeats one episode; set a temperature"),
+        ({"rounds": 1001}, "loop.rounds.*less than or equal to 1000"),
+        ({"fresh": 2400}, "split 'train' of counter ends after"),
         ({"seeds": {"synthesizer": "demonstration", "tasks": 10**7}}, "split 'train' of counter ends after"),
     ],
 )

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from data import canonical, faults
-from data.files import write_atomically
+from data.files import disk_errors, write_atomically
+from data.recipe import FILE as RECIPE
 from data.recipe import read_recipe
 from data.schema import Kind
 from data.store import Store
@@ -36,17 +37,18 @@ from flows.stages.loop.baselines import (
 )
 from flows.stages.loop.looptool import LOOPTOOL, PROBES, REPAIRS, found_nothing, looptool_round
 from flows.stages.loop.plan import check_loop, check_tasks, held_out_sections
-from flows.stages.loop.round import RESULT, Kept, LoopWork, RoundResult, read_result
+from flows.stages.loop.round import MODEL, RESULT, Kept, LoopWork, RoundResult, read_result
 from flows.stages.loop.rules import Stop, check_gate, stop_reason
 from flows.stages.loop.table import ROW
 from flows.stages.policy import open_policy, policy_label
 from flows.stages.progress import Say
 from flows.stages.proof import Arm, arm_row, seeded_recipe
-from flows.stages.recipe import Recipe
+from flows.stages.recipe import Recipe, parse_recipe
 from flows.stages.report import report
 from flows.stages.verbs import with_url
 from pipeline.errors import ConfigError
 from rl.models import checkpoint_digest, resolve_model
+from rl.results import finished_result
 from synthesizers.looptool.probing import Probe
 from synthesizers.looptool.records import Repair
 from synthesizers.looptool.rows import RowLog
@@ -89,7 +91,10 @@ async def run_loop(
     base, label = resolve_model(recipe.policy.model), policy_label(recipe.policy)
     environment = runs_.environment_of(recipe, root=runs / recipe.name)
     check_tasks(recipe, environment)
-    _refuse_more_rounds(runs / recipe.name, recipe)
+    _refuse_change(runs / recipe.name, recipe)
+    if results is not None:
+        with disk_errors(results, safe="nothing was made"):
+            results.mkdir(parents=True, exist_ok=True)
     with runs_.open_run(recipe, runs) as store:
         policy_section = with_url(recipe, url).policy
         log = store.root / "server.log"
@@ -166,26 +171,35 @@ async def _baseline(work: LoopWork, number: int, arm: str, state: _State, *, lik
     state.kept[arm] = made[1]
 
 
-def _refuse_more_rounds(root: Path, recipe: Recipe) -> None:
-    """ConfigError where the held-out splits were read and more rounds are asked for than before."""
-    if not (root / "eval").is_dir():
+def _refuse_change(root: Path, recipe: Recipe) -> None:
+    """ConfigError where the recipe asks of a run what it can no longer give, before it becomes the run's."""
+    if not (root / RECIPE).is_file():
         return
-    made = read_recipe(root).get("loop", {}).get("rounds", 0)
-    if recipe.loop.rounds > made:
-        raise _read_already(root, made, recipe)
+    stored, section = parse_recipe(read_recipe(root), source=str(root / RECIPE)), recipe.loop
+    begun = (root / "rounds" / "0" / START).is_dir()
+    more = section.rounds > stored.loop.rounds or section.tokens > stored.loop.tokens
+    if (root / "eval").is_dir() and (more or not begun):
+        raise _read_already(root)
+    if begun and stored.curate != recipe.curate:
+        raise ConfigError(
+            f"the rounds of {root} were made with other filters than `curate` now says, and models were "
+            f"trained on what those kept; put them back, or give the recipe another name"
+        )
 
 
 def _refuse_after_held_out(work: LoopWork, number: int) -> None:
-    """ConfigError where the held-out splits were read and round `number` has yet to be made."""
+    """ConfigError where the held-out splits were read and round `number` has yet to be trained."""
     root, place = work.store.root, work.place(number, LOOPTOOL)
-    if (root / "eval").is_dir() and not (place / RESULT).is_file() and not found_nothing(place):
-        raise _read_already(root, number - 1, work.recipe)
+    trained = (place / RESULT).is_file() or finished_result(place / MODEL, {}) is not None
+    if (root / "eval").is_dir() and not trained and not found_nothing(place):
+        raise _read_already(root)
 
 
-def _read_already(root: Path, rounds: int, recipe: Recipe) -> ConfigError:
+def _read_already(root: Path) -> ConfigError:
+    rounds = len(list((root / "rounds").glob(f"[1-9]*/{LOOPTOOL}/{RESULT}")))
     return ConfigError(
         f"{root} has read its held-out tasks after round {rounds}; a further round would be "
-        f"chosen by them. Start a run of another name with loop.rounds: {recipe.loop.rounds}"
+        f"chosen by them. Start a run of another name"
     )
 
 
@@ -194,7 +208,10 @@ async def _held_out(work: LoopWork, state: _State) -> dict[str, list[Evaluation]
     found: dict[str, list[Evaluation]] = {}
     by_weights: dict[str, str] = {}
     sections = held_out_sections(work.recipe, work.environment)
-    for arm, kept in state.kept.items():
+    own = state.kept[LOOPTOOL].weights
+    # The loop's own comes last, and stands for all that kept its model: `diagnose` reads the newest.
+    for arm in sorted(state.kept, key=lambda name: (state.kept[name].weights == own, name != LOOPTOOL)):
+        kept = state.kept[arm]
         same = by_weights.setdefault(kept.weights, arm)
         if same == arm:
             await work.act_with(kept)
@@ -202,7 +219,7 @@ async def _held_out(work: LoopWork, state: _State) -> dict[str, list[Evaluation]
         else:
             found[arm] = [each.model_copy(update={"name": arm}) for each in found[same]]
         faults.kill_point("loop.heldout.arm")
-    return found
+    return {arm: found[arm] for arm in state.kept}
 
 
 def _arm(rounds: Iterable[RoundResult], evaluations: list[Evaluation]) -> Arm:
@@ -242,7 +259,7 @@ def _weakness(root: Path) -> dict[str, Any]:
 
 
 def _read_table(path: Path) -> list[Any]:
-    again = "delete it and `curate.json` beside it, and run the same loop again"
+    again = "delete it and manifests/curate.json beside it, and run the same loop again"
     rows = read_value(path, of="a round of `trajsmith loop`", again=again)
     if not isinstance(rows, list):
         raise damaged(path, "it is no list", of="a round of `trajsmith loop`", again=again)

@@ -8,7 +8,7 @@ parts are `synthesizers.looptool`; here they meet the run's stores. Not covered:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -317,9 +317,16 @@ class _Round:
             **work.recipe.loop.compose,
         )
         write_weakness(store.root, probes, self.pool.capabilities)
+        self._hold_tasks({row.task_id for row in composed.trajectories})
         if composed.trajectories:
             store.write_curated(composed.trajectories, lambda: _card(store.root, composed.parts))
         return {**composed.parts._asdict(), "trajectories": len(composed.trajectories)}
+
+    def _hold_tasks(self, wanted: Set[str]) -> None:
+        """Put the tasks that are not the round's own beside its rows: a round is a run, and published."""
+        for task_id in sorted(wanted - self.store.ids(Kind.TASKS)):
+            self.store.append(self.pool.tasks[task_id])
+        self.store.seal()
 
     async def _arrow(self, name: str, do: Work, *, config: object, inputs: dict[str, str]) -> str:
         return await arrow(self.store, name, do, config=config, inputs=inputs, say=self.say)

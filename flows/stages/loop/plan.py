@@ -9,7 +9,7 @@ from typing import Any
 
 from flows.stages import run as runs_
 from flows.stages.curate import check_filters
-from flows.stages.evaluate import unseen_section
+from flows.stages.evaluate import check_section, unseen_section
 from flows.stages.loop.baselines import SAMPLING, behind_seeds, first_wave, fresh_tasks, seed_section
 from flows.stages.loop.training import check_training
 from flows.stages.policy import policy_label
@@ -85,6 +85,7 @@ def check_tasks(recipe: Recipe, environment: Environment) -> None:
         wave = section.rounds * first_wave(section, recipe.policy.max_in_flight)
         select_tasks(environment, section.seeds.split, count=wave, skip=behind_seeds(section))
     for read in (section.dev, recipe.evaluate):
+        check_section(read, environment)
         if not read.tasks_of:
             select_tasks(environment, read.split, count=read.tasks)
 
@@ -118,9 +119,10 @@ def _check_values(section: LoopSection) -> None:
         raise ConfigError(f"loop.expand.k is at least 0, got {k}")
     check_weights(section.expand.get("weights") or WEIGHTS)
     check_composition(**section.compose)
-    judges = [section.chats[role] for role in sorted(section.chats) if fnmatchcase(role, JUDGES)]
+    named = (section.chats[role] for role in sorted(section.chats) if fnmatchcase(role, JUDGES))
+    judges = [setting_name(judge) for judge in named if judge is not None]
     if judges:
-        check_judge_names([setting_name(judge) for judge in judges])
+        check_judge_names(judges)
 
 
 def _check_part(part: Callable[..., Any], options: dict[str, Any], *, where: str) -> None:

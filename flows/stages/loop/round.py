@@ -108,10 +108,8 @@ class LoopWork:
     def open_round(self, number: int, arm: str) -> Store:
         """Its store, open for writing."""
         identity = self.recipe.model_dump(mode="json") | {"round": number, "arm": arm}
-        # Other filters make other data, and a model was trained on what there is.
-        volatile = tuple(key for key in VOLATILE if key != "curate")
         return Store.create_or_open(
-            self.place(number, arm), identity, volatile=volatile, growing=GROWING, defaults=default_recipe()
+            self.place(number, arm), identity, volatile=VOLATILE, growing=GROWING, defaults=default_recipe()
         )
 
     async def evaluate(
@@ -218,6 +216,8 @@ async def train_and_judge(
 
     config = training_key(work.recipe, number, arm, steps=steps)
     inputs = {"data": data_key, "weights": kept.weights}
+    if finished_result(out, {}) is None:
+        store.forget_stage("train")  # a model that was deleted is trained anew
     key = await arrow(store, "train", train, config=config, inputs=inputs, say=say)
     trained = finished_result(out, {})
     assert trained is not None, "a finished training leaves its result"
@@ -261,7 +261,7 @@ def write_result(store: Store, result: RoundResult) -> None:
 
 def read_result(root: Path) -> RoundResult:
     """The result of the finished round in a folder. StoreError where its file is damaged."""
-    again = "delete it and `evaluate.json` beside it, and run the same loop again"
+    again = "delete it and manifests/evaluate.json beside it, and run the same loop again"
     return read_summary(RoundResult, root / RESULT, of="a round of `trajsmith loop`", again=again)
 
 
