@@ -51,6 +51,8 @@ def loop(
         raise ConfigError("--curve draws the rows of a folder; name it with --table --results DIR")
     if as_json and (table or dry_run):
         raise ConfigError("--json prints the row of a loop; leave out --table and --dry-run")
+    if table and (rounds or seed is not None or dry_run):
+        raise ConfigError("--table prints what --results holds; leave out --rounds, --seed and --dry-run")
     loaded = load_recipe(recipe)
     if table:
         if results is None:

@@ -21,8 +21,10 @@ from data.trajectories import Trajectory
 from pipeline.environments.gold import Plan, PlannedGold, call
 from pipeline.environments.toolkit import ToolEnvironment, ToolSession
 from pipeline.environments.tools import tool
+from pipeline.errors import ConfigError
 
 _LAST_DIGITS = {"train": "01234567", "dev": "8", "heldout": "9"}
+_MOST_DIGITS = 5
 _SENTENCES = {
     1: ("The counter shows {start}. Raise it by {0}.", "one_step"),
     2: ("The counter shows {start}. Raise it by {0}, then by {1}.", "two_steps"),
@@ -56,6 +58,11 @@ class CounterEnvironment(ToolEnvironment):
 
     def __init__(self, *, steps: tuple[int, ...] = (1, 2), digits: int = 2, **options: Any) -> None:
         super().__init__(**options)
+        if not steps or not set(steps) <= set(_SENTENCES) or not 2 <= digits <= _MOST_DIGITS:
+            raise ConfigError(
+                f"counter: steps are of {sorted(_SENTENCES)} and digits 2 to {_MOST_DIGITS}, "
+                f"got {list(steps)} and {digits}"
+            )
         self.steps, self.digits = steps, digits
 
     def tasks(self, split: str) -> Iterator[Task]:

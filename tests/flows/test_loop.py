@@ -534,6 +534,7 @@ def test_agreement_of_greedy_samples_is_refused_before_anything_is_made(model: P
         (("--curve", "c.svg"), "name it with --table --results DIR"),
         (("--json", "--table", "--results", "rows"), "leave out --table and --dry-run"),
         (("--json", "--dry-run"), "leave out --table and --dry-run"),
+        (("--seed", "1", "--table", "--results", "rows"), "leave out --rounds, --seed and --dry-run"),
     ],
 )
 def test_options_that_would_do_nothing_are_refused(

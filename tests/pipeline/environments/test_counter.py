@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pipeline.environments.counter import load, make_task
@@ -59,3 +61,9 @@ def test_splits_are_distinct_and_large() -> None:
 def test_unknown_split_names_the_splits() -> None:
     with pytest.raises(ConfigError, match=r"no split 'test'; it has train, dev, heldout"):
         next(load().tasks("test"))
+
+
+@pytest.mark.parametrize("options", [{"steps": [2, 3]}, {"steps": []}, {"digits": 1}, {"digits": 6}])
+def test_options_without_tasks_are_named(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"counter: steps are of \[1, 2\] and digits 2 to 5, got"):
+        load(**options)
