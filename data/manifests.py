@@ -53,6 +53,11 @@ def write_manifest(
     faults.kill_point("manifest.after")
 
 
+def forget_manifest(folder: Path, stage: str) -> None:
+    """Take back that `stage` is done, where it was."""
+    _path(folder, stage).unlink(missing_ok=True)
+
+
 def _path(folder: Path, stage: str) -> Path:
     if not _STAGE.fullmatch(stage):
         raise ConfigError(f"stage name {stage!r} cannot name a file; use letters, digits, '_', '.' and '-'")

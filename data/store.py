@@ -251,7 +251,7 @@ class Store:
     def forget_stage(self, stage: str) -> None:
         """Take back that `stage` is done, where it was: what it made is gone."""
         self._writer()
-        (self.root / "manifests" / f"{stage}.json").unlink(missing_ok=True)
+        manifests.forget_manifest(self.root / "manifests", stage)
 
     def _writer(self) -> Journal:
         if self._log is None:
