@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 pytest_plugins = ["tests.serving"]
@@ -31,6 +32,19 @@ os.environ.update(OFFLINE_ENVIRONMENT)
 os.environ["PREFECT_HOME"] = str(Path(_SCRATCH.name) / "prefect")
 os.environ["HF_DATASETS_CACHE"] = str(Path(_SCRATCH.name) / "datasets")
 os.environ.pop("PREFECT_API_URL", None)
+
+# The same examples in every run, and none fails for being slow. New ones: --hypothesis-profile=explore.
+hypothesis.settings.register_profile(
+    "suite",
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.register_profile(
+    "explore", hypothesis.settings.get_profile("suite"), derandomize=False, print_blob=True
+)
+hypothesis.settings.load_profile("suite")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -54,7 +54,7 @@ class Signature:
             # pydantic looks members up by equality, and to Python true is 1: an enumeration takes it.
             problems = argument_problems(arguments, canonical.loads(self.spec.parameters))
             if problems:
-                raise ArgumentsError(problems[0].removeprefix("wrong value: "))
+                raise ArgumentsError(problems[0].partition(": ")[2])
         given = values.model_fields_set | self.always
         return {name: getattr(values, field) for field, name in self.fields if field in given}
 

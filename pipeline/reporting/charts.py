@@ -71,14 +71,18 @@ def line_chart(curve: Curve) -> Markup:
 
 
 def ticks(low: float, high: float, *, wanted: int = 5) -> list[float]:
-    """Round, evenly spaced values that enclose [low, high]; a single value gets a neighbour on each side."""
-    if low == high:
-        low, high = low - (abs(low) or 1) / 2, high + (abs(high) or 1) / 2
+    """Round, evenly spaced values that enclose [low, high]; a single value gets a neighbour on each side.
+
+    So do values that differ in their tenth digit only: no float between them is rounder than they are.
+    """
+    size = max(abs(low), abs(high))
+    if high - low <= size * 1e-9:
+        low, high = low - (size or 1) / 2, high + (size or 1) / 2
     rough = (high - low) / wanted
     scale = 10.0 ** floor(log10(rough))
     step = next(factor * scale for factor in (1, 2, 2.5, 5, 10) if factor * scale >= rough)
     first, last = floor(low / step + 1e-9), ceil(high / step - 1e-9)
-    return [round(index * step, 12) for index in range(first, last + 1)]
+    return [float(f"{index * step:.12g}") for index in range(first, last + 1)]
 
 
 def rate_text(rate: Rate) -> str:

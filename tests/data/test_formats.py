@@ -97,13 +97,7 @@ def test_segments_read_back_equal() -> None:
     base = records.make_trajectory(1)
     turn = (messages.assistant("x"),) * 7
 
-    @settings(
-        max_examples=30,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-    )
+    @settings(max_examples=30, suppress_health_check=list(HealthCheck))
     @given(records.segments())
     def check(segment: Segment) -> None:
         tools = tuple(ToolSpec(name=t.name, description=t.description) for t in segment.tools)
@@ -115,7 +109,7 @@ def test_segments_read_back_equal() -> None:
 
 
 @given(records.calls)
-@settings(max_examples=30, deadline=None, derandomize=True, database=None)
+@settings(max_examples=30)
 def test_arguments_are_the_same_text(call: ToolCall) -> None:
     message = formats.to_message(messages.assistant("", call))
     assert message["tool_calls"][0]["function"]["arguments"] == call.arguments

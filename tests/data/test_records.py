@@ -28,7 +28,7 @@ def test_canonical_json_keeps_order_digest_does_not() -> None:
     assert canonical.loads(canonical.dumps("\ud800\x00")) == "\ud800\x00"
 
 
-@settings(max_examples=50, deadline=None, derandomize=True, database=None)
+@settings(max_examples=50)
 @given(records.json_values)
 @example({"a": [2**70, -(2**70), 2**53 + 1], "": {}, "b": [None, [], {"\ud800": "<tool_call>\x00"}]})
 def test_canonical_json_reads_back_equal(value: Any) -> None:

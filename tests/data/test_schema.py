@@ -60,13 +60,7 @@ def test_every_record_survives_json_journal_and_parquet(
 ) -> None:
     log = journal.Journal(tmp_path / "00000.log", sync_rows=1 << 30, sync_seconds=1e9)
 
-    @settings(
-        max_examples=25,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-    )
+    @settings(max_examples=25, suppress_health_check=list(HealthCheck))
     @given(strategy)
     def check(record: AnyRecord) -> None:
         _check_round_trips(record, log, tmp_path / "rows.parquet")

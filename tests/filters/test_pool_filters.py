@@ -66,7 +66,7 @@ def test_other_tools_in_the_prompt_make_another_sample() -> None:
     assert len(kept) == len(shown)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.sampled_from(["Rome", "Oslo", "\ud800", ""]), min_size=1, max_size=12), st.randoms())
 def test_one_of_each_content_survives(cities: list[str], shuffler: random.Random) -> None:
     pool = [
@@ -238,7 +238,7 @@ def test_sampling_a_size_the_pool_cannot_give_is_reported_and_not_filled_up() ->
     assert [(row.used, row.missing) for row in mix.report()] == [(30, 0.0), (20, 0.3), (20, 0.0)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(easy=st.integers(0, 40), medium=st.integers(0, 40), hard=st.integers(0, 40))
 def test_weights_conserve_mass_unless_capped(easy: int, medium: int, hard: int) -> None:
     mix = Mix(max_weight=1e9)

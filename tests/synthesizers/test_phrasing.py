@@ -311,7 +311,7 @@ _VALUES = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     names=st.lists(_NAMES, min_size=1, max_size=5, unique=True),
     description=st.lists(_WORDS, max_size=8).map(" ".join),

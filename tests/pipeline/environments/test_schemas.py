@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Annotated, Any, Literal
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel, Field
@@ -187,7 +187,7 @@ def _tool(kinds: list[type], num_required: int) -> Any:
     return made
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(
     kinds=st.lists(st.sampled_from(list(TYPES)), max_size=4), num_required=st.integers(0, 4), data=st.data()
 )

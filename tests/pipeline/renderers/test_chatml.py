@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.errors import ConfigError
@@ -38,7 +38,7 @@ from tests.pipeline.renderers.dialogues import (
     tool_sets,
 )
 
-PROPERTY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+PROPERTY = settings(max_examples=60)
 
 
 def answer(call_id: str, text: str) -> Turn:

@@ -214,9 +214,7 @@ def test_planted_bugs_are_found_by_search_too(renderer: ChatMLRenderer, tokenize
             != renderer.render(turns, generation_prompt=False).token_ids
         )
 
-    quick = settings(
-        max_examples=60, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
-    )
+    quick = settings(max_examples=60, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
     try:
         find(dialogues(), differs, settings=quick)
     except NoSuchExample:

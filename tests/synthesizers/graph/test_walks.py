@@ -32,7 +32,7 @@ def test_walks_go_along_edges_and_never_twice_through_a_node() -> None:
             assert not set(digraph.successors(walk[-1])) - set(walk), "it ends early only where it must"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.sets(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=25), st.integers(0, 5))
 def test_walks_of_any_graph_end_only_where_they_must(edges: set[tuple[int, int]], seed: int) -> None:
     rows = [sorted(b for a, b in edges if a == node != b) for node in range(7)]

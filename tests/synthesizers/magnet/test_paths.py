@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from data.errors import ConfigError
@@ -43,7 +43,6 @@ def planned(walk: tuple[str, ...], seed: int, *, graph: SignatureGraph = GRAPH) 
     return walked, merged, insert(merged, graph, rng=rng)
 
 
-@settings(deadline=None)
 @given(walks, seeds)
 def test_merge_loses_no_call_and_never_joins_three(walk: tuple[str, ...], seed: int) -> None:
     walked, merged, _ = planned(walk, seed)
@@ -60,7 +59,6 @@ def test_merge_joins_pairs_with_its_share() -> None:
     assert abs(joined / 3_000 - MERGE_SHARE) < 0.03
 
 
-@settings(deadline=None)
 @given(walks, seeds)
 def test_insert_adds_fed_calls_and_changes_no_other(walk: tuple[str, ...], seed: int) -> None:
     _, merged, inserted = planned(walk, seed)
@@ -93,7 +91,6 @@ def test_insert_into_a_last_turn_is_nested_and_may_be_switched_off() -> None:
     assert insert(merged, GRAPH, rng=random.Random(1), share=0.0).names == ("g", "b")
 
 
-@settings(deadline=None)
 @given(walks, seeds, st.sampled_from([None, *Missing]))
 def test_a_split_copy_differs_by_its_empty_turn_only(
     walk: tuple[str, ...], seed: int, missing: Missing | None
@@ -159,7 +156,6 @@ def test_the_order_is_merge_insert_split() -> None:
             split(path, GRAPH, rng=rng)
 
 
-@settings(deadline=None)
 @given(walks, seeds)
 def test_magnify_puts_a_chain_of_edges_before_a_call(walk: tuple[str, ...], seed: int) -> None:
     rng = random.Random(seed)
@@ -203,7 +199,6 @@ def test_connect_joins_tools_without_an_edge_by_a_shortest_path() -> None:
     assert draw_connection(graph_of_edges("a>b"), rng=random.Random(0)) is None
 
 
-@settings(deadline=None)
 @given(seeds)
 def test_the_random_counterpart_is_the_same_operations_on_a_rewired_graph(seed: int) -> None:
     other = GRAPH.rewired(seed=seed)
