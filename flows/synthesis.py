@@ -29,13 +29,18 @@ async def finish_stage(work: verbs.Work, stage: str) -> None:
 
 
 @flow(name="synthesis", validate_parameters=True)
-async def synthesis(recipe: Path, runs: Path = RUNS, stage: str = "", url: str = "", shards: int = 4) -> None:
-    """Run the recipe's synthesis stages (or one), each in `shards` shards."""
+async def synthesis(
+    recipe: Path, runs: Path = RUNS, stage: str = "", url: str = "", shards: int = 4, model: str = ""
+) -> None:
+    """Run the recipe's synthesis stages (or one), each in `shards` shards, with a model of the run.
+
+    `model`: base, sft, grpo or a directory; the newest by default.
+    """
     loaded = load_recipe(recipe)
     stages = verbs.chosen_stages(loaded, stage)
     async with (
         one_flow_per_run(loaded, runs),
-        verbs.open_work(loaded, runs=runs, url=url, say=say()) as work,
+        verbs.open_work(loaded, runs=runs, url=url, model=model, say=say()) as work,
     ):
         # Prefect would walk through an argument that is not quoted.
         held: Any = quote(work)

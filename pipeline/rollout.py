@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from data import canonical
 from data.tasks import Task
@@ -61,6 +61,8 @@ def make_policy(
     engine: Engine, *, renderer: Renderer, sampling: Sampling, settings: RolloutSettings, name: str = ""
 ) -> Policy:
     """The identity of what acts: model, weights, renderer, harness and sampling as they are now."""
+    if settings.mode is Mode.INLINE and settings.inline is not None:
+        sampling = replace(sampling, stop=(*sampling.stop, *settings.inline.stop))
     return Policy(
         name=name or engine.name,
         weights=engine.weights_version,

@@ -80,6 +80,11 @@ class InlineFormat:
         if "{result}" not in self.observation:
             raise ConfigError(f"inline observation must contain {{result}}, got {self.observation!r}")
 
+    @property
+    def stop(self) -> tuple[str, ...]:
+        """Texts that end a piece of a turn besides the stop tokens."""
+        return (self.close, self.final) if self.final else (self.close,)
+
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:

@@ -125,7 +125,7 @@ class InlineProtocol:
 
     def __init__(self, renderer: Renderer, format: InlineFormat) -> None:
         self.renderer, self.format = renderer, format
-        self.stop: tuple[str, ...] = (format.close, format.final) if format.final else (format.close,)
+        self.stop = format.stop
 
     def shown(self, tools: tuple[ToolSpec, ...]) -> tuple[ToolSpec, ...]:
         """None: the task's own prompt explains the tags."""

@@ -1,8 +1,9 @@
 """The mask audit: what will be trained, token by token, and the refusal to train on a wrong mask.
 
-It decides from the tokens themselves: a finished turn must end in a trained stop token, a trained
-span must belong to an assistant turn (or be the summary that ends its segment) and hold no stop token
-before its end, and something must be trained. Not covered: whether what is trained is any good (filters),
+It decides from the record alone: a finished turn must end in a trained stop token, unless its policy was
+sampled with stop strings (the tags of an inline protocol, a harness's own); a trained span must belong to an
+assistant turn (or be the summary that ends its segment) and hold no stop token before its end, and something
+must be trained. Not covered: whether what is trained is any good (filters),
 or whether the ids are what the model was shown (the rollout loop's business).
 """
 
@@ -12,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from data import canonical
 from data.errors import ConfigError
 from data.messages import Role
 from data.trajectories import Origin, Segment, Span, SpanKind, Termination, Trajectory
@@ -59,14 +61,12 @@ def audit(
     *,
     stop_token_ids: Collection[int],
     rows: Iterable[Row] = (),
-    require_stop: bool = True,
     allow_cut_off: bool = False,
 ) -> AuditReport:
     """Check the spans of `trajectories` and, where given, that `rows` train generated tokens only.
 
-    `stop_token_ids` are the ids that end an assistant turn (`Renderer.stop_token_ids`). Without
-    `require_stop` a turn may end at a closing tag instead (inline protocol); with `allow_cut_off` most
-    sampled turns may have hit a length limit (a policy that rambles is no mask error).
+    `stop_token_ids` are the ids that end an assistant turn (`Renderer.stop_token_ids`). With `allow_cut_off`
+    most sampled turns may have hit a length limit (a policy that rambles is no mask error).
     """
     report, masks = AuditReport(), {row.key: row.mask for row in rows}
     for trajectory in trajectories:
@@ -76,7 +76,7 @@ def audit(
             mask = masks.get((trajectory.trajectory_id, index)) or segment.loss_mask(trajectory.turns)
             trained += sum(value != 0.0 for value in mask)
             report.tokens += len(segment.token_ids)
-            _check_segment(report, trajectory, index, mask, stop_token_ids, require_stop)
+            _check_segment(report, trajectory, index, mask, stop_token_ids)
         report.trained_tokens += trained
         if not trained and all(
             turn.weight == 0.0 for turn in trajectory.turns if turn.role is Role.ASSISTANT
@@ -86,7 +86,7 @@ def audit(
             report.problems.append(f"trajectory {trajectory.trajectory_id} trains no token")
     if not report.trained_tokens:
         report.problems.append("nothing is trained: no token has a weight above 0")
-    if require_stop and not allow_cut_off and report.cut_off_turns > report.finished_turns:
+    if not allow_cut_off and report.cut_off_turns > report.finished_turns:
         report.problems.append(
             f"{report.cut_off_turns} sampled turns end without a trained stop token and only "
             f"{report.finished_turns} with one; the model would not learn to stop"
@@ -100,7 +100,6 @@ def _check_segment(
     index: int,
     mask: Sequence[float],
     stops: Collection[int],
-    require_stop: bool,
 ) -> None:
     """Apply every rule to one segment, adding to `report`."""
     segment = trajectory.segments[index]
@@ -114,7 +113,7 @@ def _check_segment(
         if span.kind is not SpanKind.GENERATED and trained:
             report.problems.append(f"{at}: a token of a {span.kind.value} span is trained")
         if span.kind is SpanKind.GENERATED and trained:
-            _check_generated(report, trajectory, segment, position, mask, stops, at, require_stop)
+            _check_generated(report, trajectory, segment, position, mask, stops, at)
 
 
 def _check_generated(
@@ -125,7 +124,6 @@ def _check_generated(
     mask: Sequence[float],
     stops: Collection[int],
     at: str,
-    require_stop: bool,
 ) -> None:
     """Rules of one trained generated span."""
     span = segment.spans[position]
@@ -147,11 +145,11 @@ def _check_generated(
         report.finished_turns += 1
         if not mask[span.end - 1]:
             report.problems.append(f"{at}: the stop token of a finished turn is not trained")
-    elif require_stop and _must_be_finished(trajectory, segment, position, stops):
+    elif _must_be_finished(trajectory, segment, position, stops):
         report.problems.append(
             f"{at}: the stop token of a finished turn is untrained (it lies outside the span)"
         )
-    else:
+    elif not stops_at_text(trajectory):
         report.cut_off_turns += _is_cut_off(segment, position, stops)
 
 
@@ -160,12 +158,20 @@ def _must_be_finished(
 ) -> bool:
     """Whether the span at `position` ends a turn that certainly ended by itself.
 
-    A sampled turn may have been cut by a length limit and closed by the renderer; a rendered one never.
+    A sampled turn may have been cut by a length limit and closed by the renderer, or have ended at a stop
+    string; a rendered one never.
     """
+    if stops_at_text(trajectory):
+        return False
     is_last = segment is trajectory.segments[-1] and _next_generated(segment.spans, position) is None
     if is_last:
         return trajectory.termination is Termination.FINISHED
     return segment.origin is not Origin.SAMPLED and _is_cut_off(segment, position, stops)
+
+
+def stops_at_text(trajectory: Trajectory) -> bool:
+    """Whether its turns were sampled with stop strings, which end a turn without a stop token."""
+    return bool(canonical.loads(trajectory.policy.sampling).get("stop"))
 
 
 def _is_cut_off(segment: Segment, position: int, stops: Collection[int]) -> bool:

@@ -200,13 +200,7 @@ class _Run:
         )
         rows = grpo_rows(trajectories, report.values)
         if rewarded:
-            audit(
-                rewarded,
-                stop_token_ids=self.stop_token_ids,
-                rows=rows,
-                require_stop=self.config.require_stop,
-                allow_cut_off=True,
-            ).refuse()
+            audit(rewarded, stop_token_ids=self.stop_token_ids, rows=rows, allow_cut_off=True).refuse()
         kept, dropped = drop_overlong(
             rows, max_length=self.config.episode_tokens, overlong=self.config.overlong
         )

@@ -123,8 +123,6 @@ class GrpoConfig:
     push: PushKind = PushKind.WEIGHTS
     max_in_flight: int = 64
     """Rollouts at a time (online)."""
-    require_stop: bool = True
-    """False where turns may end at a closing tag instead of a stop token (inline protocol)."""
     checkpoint_every: int = 0
     """Steps between checkpoints; 0 = none."""
     seed: int = 0

@@ -67,8 +67,6 @@ class SftConfig:
     """None = train every weight."""
     share_prefixes: bool = True
     """Compute common prefixes of a pass once; the gradients are the same."""
-    require_stop: bool = True
-    """False where turns may end at a closing tag instead of a stop token (inline protocol)."""
     checkpoint_every: int = 0
     """Steps between checkpoints; 0 = none."""
     seed: int = 0
@@ -107,7 +105,7 @@ def train_sft(
     """
     trajectories = list(trajectories)
     rows = sft_rows(trajectories)
-    audit(trajectories, stop_token_ids=stop_token_ids, rows=rows, require_stop=config.require_stop).refuse()
+    audit(trajectories, stop_token_ids=stop_token_ids, rows=rows).refuse()
     rows, dropped = drop_overlong(rows, max_length=config.max_length, overlong=config.overlong)
     if not rows:
         raise ConfigError(

@@ -24,12 +24,17 @@ from flows.commands.common import (
 if TYPE_CHECKING:
     from flows.stages.evaluate import Evaluation
 
+ModelOption = Annotated[
+    str, typer.Option(help="base, sft, grpo, or a model directory; the newest by default.")
+]
+
 
 def synth(
     recipe: RecipeArgument,
     stage: Annotated[
         str, typer.Argument(help="A stage under `synth` in the recipe; all of them by default.")
     ] = "",
+    model: ModelOption = "",
     runs: RunsOption = RUNS,
     url: UrlOption = "",
     dry_run: DryRunOption = False,
@@ -42,7 +47,8 @@ def synth(
     if dry_run:
         typer.echo("\n".join(verbs.synthesis_plan(loaded, stage)))
         return
-    asyncio.run(verbs.run_synthesis(loaded, stage, runs=runs, url=url, say=StatusLines()))
+    work = verbs.run_synthesis(loaded, stage, model=model, runs=runs, url=url, say=StatusLines())
+    asyncio.run(work)
 
 
 def curate(recipe: RecipeArgument, runs: RunsOption = RUNS, as_json: JsonOption = False) -> None:
@@ -90,9 +96,7 @@ def grpo(
 
 def evaluate(
     recipe: RecipeArgument,
-    model: Annotated[
-        str, typer.Option(help="base, sft, grpo, or a model directory; the newest by default.")
-    ] = "",
+    model: ModelOption = "",
     name: Annotated[str, typer.Option(help="Name of the evaluation; the model's by default.")] = "",
     runs: RunsOption = RUNS,
     url: UrlOption = "",

@@ -1,7 +1,8 @@
 """What a stage tells while it works: rates, solve rate, failures by kind, time left; and its alarm.
 
 The alarm is about episodes that the infrastructure broke (those without a reward, however they ended): how
-many in a row, and which were not made up for by a later attempt. Draws nothing itself.
+many in a row, and which were not made up for by a later attempt. What was cut as a straggler is let go,
+unless nothing at all has a reward. Draws nothing itself.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ class Meter:
 
     total: int
     at_most: bool = False
+    before: int = 0
+    """Episodes with a reward that earlier processes made."""
     clock: Callable[[], float] = time.monotonic
     finished: int = 0
     rewarded: int = 0
@@ -74,12 +77,20 @@ class Meter:
         """Count one plan that made no task."""
         self.given_up[reason] += 1
 
+    @property
+    def broken(self) -> list[Trajectory]:
+        """The unfinished ones that a stage may not leave behind."""
+        left = list(self.unfinished.values())
+        if not self.before + self.rewarded:
+            return left
+        return [each for each in left if each.termination is not Termination.CANCELLED]
+
     def failure(self) -> TrajsmithError:
-        """The error of the broken episodes, by whom the last is blamed on."""
-        last = list(self.unfinished.values())[-1]
-        return _ERRORS.get(last.blame, EngineError)(
-            f"{len(self.unfinished)} episodes were broken by infrastructure and have no reward; the last: "
-            f"{last.error or last.termination}. The same command tries them again"
+        """The error of the unfinished episodes, by whom the last is blamed on."""
+        left = self.broken or list(self.unfinished.values())
+        return _ERRORS.get(left[-1].blame, EngineError)(
+            f"{len(left)} episodes were broken by infrastructure and have no reward; the last: "
+            f"{left[-1].error or left[-1].termination}. The same command tries them again"
         )
 
     @property

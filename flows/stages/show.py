@@ -96,10 +96,10 @@ def audit_run(store: Store, *, count: int, trajectory_id: str = "") -> bool:
     for trajectory in shown:
         print(f"{trajectory.trajectory_id}  {trajectory.template}  {trajectory.termination}")
         print_audit(trajectory, renderer.decode)
-    report = audit(store.trajectories(), stop_token_ids=renderer.stop_token_ids)
+    report = audit(store.trajectories(), stop_token_ids=renderer.stop_token_ids, allow_cut_off=True)
     print(
         f"{report.trajectories} trajectories, {report.tokens} tokens, {report.trained_tokens} trained, "
-        f"{len(report.problems)} problems"
+        f"{report.cut_off_turns} turns cut off, {len(report.problems)} problems"
     )
     for problem in report.problems[:20]:
         print(f"  {problem}")

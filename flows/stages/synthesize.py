@@ -168,8 +168,8 @@ async def synthesize(
     kept = {kind: store.ids(kind) for kind in (Kind.TASKS, Kind.PAIRS, Kind.VERDICTS)}
     for task in tasks:
         _keep(store, task, kept)
-    meter, next_line = Meter(planned, at_most), _SAY_EVERY_SECONDS
     done, failed = store.ids("trajectories"), store.ids("failures")
+    meter, next_line = Meter(planned, at_most, before=len(done)), _SAY_EVERY_SECONDS
     async with aclosing(synthesizer.synthesize(tasks, done=done, failed=failed)) as made:
         async for record in made:
             if isinstance(record, Trajectory):

@@ -56,10 +56,12 @@ def synthesis_plan(recipe: Recipe, stage: str = "") -> list[str]:
     return lines
 
 
-async def run_synthesis(recipe: Recipe, stage: str, *, runs: Path, url: str, say: Say) -> None:
-    """Run the recipe's synthesis stages (or one) with the run's newest model."""
+async def run_synthesis(
+    recipe: Recipe, stage: str, *, model: str = "", runs: Path, url: str, say: Say
+) -> None:
+    """Run the recipe's synthesis stages (or one) with a model of the run (see `chosen_model`)."""
     stages = chosen_stages(recipe, stage)
-    async with open_work(recipe, runs=runs, url=url, say=say) as work:
+    async with open_work(recipe, runs=runs, url=url, model=model, say=say) as work:
         refuse_options(work, stages)
         for name in stages:
             await synthesise(work, name, say=say)
@@ -155,7 +157,7 @@ async def synthesis_stage(
         give_up_after=policy.max_in_flight,
         say=lambda line: say(f"synth {name}: {line}"),
     )
-    if meter.unfinished:
+    if meter.broken:
         raise meter.failure()
     if count == 1:
         refuse_wrong_gold(store, section, tasks)

@@ -76,7 +76,8 @@ class Line:
         """Who acted. Log-probs of requests with different distributions are no longer of one policy."""
         asked = [one.sampling for one in self.path] or [defaults]
         kinds = {(one.temperature, one.top_p, one.top_k, one.min_p) for one in asked}
-        sampling = max(asked, key=lambda one: one.max_tokens).identity()
+        stops = sorted({text for one in asked for text in one.stop})
+        sampling = max(asked, key=lambda one: one.max_tokens).identity() | {"stop": stops}
         weights = self.path[0].completion.weights_version if self.path else engine.weights_version
         return Policy(
             name=engine.name,

@@ -21,6 +21,7 @@ import yaml
 
 from data.store import Store
 from flows.stages import verbs
+from flows.stages.recipe import load_recipe
 from pipeline.errors import ConfigError, EngineError, EnvironmentFailure, StoreError
 from tests.flows.lab import digests, recipe, trajsmith, write_recipe
 
@@ -61,7 +62,40 @@ def test_prefect_yaml_has_no_unknown_key_no_absolute_path_and_no_active_schedule
     names = ("synthesis", "curation", "training", "evaluation", "full_run", "loop")
     assert stems == {f"flows/{name}.py:{name}" for name in names}
     schedules = [schedule for deployment in value["deployments"] for schedule in deployment["schedules"]]
-    assert len(schedules) == 6 and not any(schedule["active"] for schedule in schedules)
+    assert len(schedules) == len(value["deployments"]) == 8
+    assert not any(schedule["active"] for schedule in schedules)
+
+
+def test_the_whole_job_makes_what_is_trained_on_first_and_measures_the_trained_model(
+    repository: Path,
+) -> None:
+    from flows.full_run import whole_job
+
+    shipped = load_recipe(repository / "examples/demo.yaml")
+    order = [
+        *(("synthesis", "demonstrations", "base"), ("sft", "", ""), ("synthesis", "rollouts", "sft")),
+        *(("curation", "", ""), ("grpo", "", ""), ("evaluation", "", "")),
+    ]
+    assert whole_job(shipped) == order
+    curated = shipped.model_copy(update={"sft": shipped.sft.model_copy(update={"data": "curated"})})
+    assert whole_job(curated) == [("synthesis", "", "base"), ("curation", "", ""), order[1], *order[4:]]
+
+
+def test_the_deployments_of_a_night_do_what_the_whole_job_does(repository: Path) -> None:
+    from flows.full_run import whole_job
+
+    nightly = [
+        deployment
+        for deployment in yaml.safe_load((repository / "prefect.yaml").read_text())["deployments"]
+        if deployment["schedules"][0]["slug"] == "nightly"
+    ]
+    hours = [int(deployment["schedules"][0]["cron"].split()[1]) for deployment in nightly]
+    assert hours == sorted(set(hours))
+    steps = []
+    for deployment in nightly:
+        name, given = deployment["entrypoint"].rpartition(":")[2], deployment["parameters"]
+        steps.append((given.get("method", name), given.get("stage", ""), given.get("model", "")))
+    assert steps == whole_job(load_recipe(repository / "examples/demo.yaml"))
 
 
 def test_the_lint_sees_a_misspelt_key(repository: Path) -> None:
@@ -215,9 +249,9 @@ def test_a_worker_runs_a_deployment(repository: Path, tokenizer: Path, tmp_path:
         prefect("work-pool", "create", "local", "--type", "process")
         prefect("deploy", "--all")
         listed = prefect("deployment", "ls")
-        assert all(name in listed for name in ("synthesis/local", "full-run/local", "training/local"))
-        given = ["--param", "recipe=recipe.yaml", "--param", "stage=demonstrations", "--param", "shards=2"]
-        prefect("deployment", "run", "synthesis/local", *given)
+        assert all(name in listed for name in ("synthesis/rollouts", "full-run/local", "training/grpo"))
+        given = ["--param", "recipe=recipe.yaml", "--param", "shards=2"]
+        prefect("deployment", "run", "synthesis/demonstrations", *given)
         prefect("worker", "start", "--pool", "local", "--run-once")
         assert "COMPLETED" in prefect("flow-run", "ls")
     finally:

@@ -39,6 +39,13 @@ def test_a_finished_episode_must_end_in_a_trained_stop_token(origin: Origin) -> 
     assert "untrained" in _refusal(two_turns([5], [7, STOP], [8], [10], origin=origin))
 
 
+def test_where_stop_strings_end_turns_no_stop_token_is_asked_for() -> None:
+    tagged = trajectory(two_turns([5], [7], [8], [10], origin=Origin.SAMPLED))
+    policy = tagged.policy.model_copy(update={"sampling": '{"stop":["</answer>"]}'})
+    report = audit([tagged.model_copy(update={"policy": policy})], stop_token_ids={STOP}).refuse()
+    assert (report.cut_off_turns, report.finished_turns, report.trained_tokens) == (0, 0, 2)
+
+
 def test_a_sampled_turn_cut_off_by_length_is_counted_not_refused() -> None:
     row = trajectory(two_turns([5, 6], [7], [STOP, 8, 9], [10, STOP], origin=Origin.SAMPLED))
     report = audit([row], stop_token_ids={STOP}).refuse()

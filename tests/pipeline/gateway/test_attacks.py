@@ -153,7 +153,7 @@ def test_a_harness_that_does_anything_to_its_history(serve: Any, renderer: Any, 
             return exchanges, desk.trajectories
 
     exchanges, trajectories = asyncio.run(play())
-    audit(trajectories, stop_token_ids=renderer.stop_token_ids, require_stop=False).refuse()
+    audit(trajectories, stop_token_ids=renderer.stop_token_ids).refuse()
     assert len({trajectory.trajectory_id for trajectory in trajectories}) == len(trajectories)
     made = Counter(tuple(one.completion.token_ids) for one in exchanges)
     trained: Counter[tuple[int, ...]] = Counter()
