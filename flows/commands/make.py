@@ -118,7 +118,7 @@ def _show(found: Evaluation, *, as_json: bool) -> None:
         return
     success, calls = found.success, found.valid_calls
     typer.echo(
-        f"{found.name} ({found.group}): success "
+        f"{found.name} ({found.group}), {found.model}: success "
         f"{percent(success.successes, success.trials, success.low, success.high)}, valid calls "
         f"{percent(calls.successes, calls.trials, calls.low, calls.high)}"
     )

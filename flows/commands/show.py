@@ -30,7 +30,10 @@ def diagnose(run: RunArgument, as_json: JsonOption = False) -> None:
     if as_json:
         print_json(found.diagnosis.model_dump(mode="json"))
         return
-    typer.echo(f"diagnosis of {found.of_what}: {found.diagnosis.num_trajectories} trajectories")
+    typer.echo(
+        f"diagnosis of {found.of_what}: {found.diagnosis.num_trajectories} trajectories of "
+        f"{', '.join(found.diagnosis.policies)}"
+    )
     for line in diagnosis_lines(found.diagnosis):
         typer.echo(line)
     typer.echo(f"written: {page}")

@@ -41,9 +41,16 @@ async def run_demo(recipe: Recipe, *, runs: Path, say: Say, show: Callable[[str]
     show(f"{label}: learning {recipe.environment.name} in {runs / recipe.name}")
     base = resolve_model(recipe.policy.model)
     with runs_.open_run(recipe, runs) as store:
-        log = store.root / "server.log"
-        async with open_policy(recipe.policy, model_dir=base, label=label, log_path=log, say=say) as policy:
-            evaluations = await _learn(store, recipe, base, policy=policy, say=say, show=show)
+        environment = runs_.environment_of(recipe, root=store.root)
+        async with open_policy(
+            recipe.policy,
+            model_dir=base,
+            label=label,
+            environment=environment,
+            log_path=store.root / "server.log",
+            say=say,
+        ) as policy:
+            evaluations = await _learn(store, recipe, base, environment, policy, say=say, show=show)
         page = await report(store, model_label=label)
     show(table(evaluations))
     show(f"report: {page}")
@@ -51,10 +58,16 @@ async def run_demo(recipe: Recipe, *, runs: Path, say: Say, show: Callable[[str]
 
 
 async def _learn(
-    store: Store, recipe: Recipe, base: Path, *, policy: LivePolicy, say: Say, show: Callable[[str], None]
+    store: Store,
+    recipe: Recipe,
+    base: Path,
+    environment: Environment,
+    policy: LivePolicy,
+    *,
+    say: Say,
+    show: Callable[[str], None],
 ) -> list[Evaluation]:
     """All stages over the open policy."""
-    environment = runs_.environment_of(recipe, root=store.root)
     evaluations = await _evaluate(store, recipe, "base", environment, policy, say)
     show(table(evaluations))
 
@@ -82,6 +95,7 @@ async def _learn(
         environment=environment,
         policy=policy,
         on_trajectory=store.append,
+        on_candidate=store.append,
         run_id=store.root.name,
         say=say,
     )

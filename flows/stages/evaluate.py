@@ -44,6 +44,8 @@ class Evaluation(Record):
     """One policy on one split at one temperature."""
 
     name: str
+    model: str
+    """Who acted, by the name that results show."""
     split: str
     temperature: float
     success: Rate
@@ -152,6 +154,7 @@ def summarise(
     """An Evaluation of finished episodes."""
     return Evaluation(
         name=name,
+        model=", ".join(sorted({row.policy.name for row in rows})),
         split=section.split,
         temperature=section.temperature,
         success=_success(rows),

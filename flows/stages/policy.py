@@ -201,6 +201,7 @@ async def _first_check(urls: list[str], name: str, patience: float, key: str) ->
 
 def _live(section: PolicySection, engine: Engine, renderer: Renderer, *, longest: int) -> LivePolicy:
     """The policy as the section wants it sampled, within the `longest` sequence the engine takes."""
+    usual = Deadlines()
     return LivePolicy(
         engine=engine,
         renderer=renderer,
@@ -215,7 +216,9 @@ def _live(section: PolicySection, engine: Engine, renderer: Renderer, *, longest
             keep_results=section.keep_results,
             summary=SummaryFormat(max_tokens=section.summary_tokens, trained=section.train_summaries),
             max_parallel_calls=section.max_parallel_calls,
-            deadlines=Deadlines(group=section.group_seconds),
+            deadlines=replace(
+                usual, group=section.group_seconds, engine=max(usual.engine, section.patience_seconds)
+            ),
         ),
         max_in_flight=section.max_in_flight,
     )

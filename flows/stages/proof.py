@@ -196,9 +196,11 @@ async def run_proof(proof: Proof, seed: int, *, runs: Path, results: Path, say: 
     started = time.monotonic()
     recipe = seeded_recipe(load_recipe(proof.recipe), seed)
     base, label = resolve_model(recipe.policy.model), model_label(recipe.policy.model)
-    async with open_policy(recipe.policy, model_dir=base, label=label, say=say) as policy:
-        with runs_.open_run(recipe, runs) as store:
-            environment = runs_.environment_of(recipe, root=store.root)
+    with runs_.open_run(recipe, runs) as store:
+        environment = runs_.environment_of(recipe, root=store.root)
+        async with open_policy(
+            recipe.policy, model_dir=base, label=label, environment=environment, say=say
+        ) as policy:
             world = World(recipe, store, environment, policy, base, say)
             said = await proof.arms(world)
     row = {

@@ -112,7 +112,7 @@ def comparisons(evaluations: Sequence[Evaluation]) -> list[ComparisonRow]:
 
 
 def training_curves(root: Path) -> list[Curve]:
-    """Loss of every finished training stage, and reward where there is one."""
+    """Loss of every finished training stage; where it samples, reward and the gap to the sampler, too."""
     curves = []
     for stage in STAGES:
         path = root / "models" / stage / RESULT_FILE
@@ -121,6 +121,8 @@ def training_curves(root: Path) -> list[Curve]:
             curves.append(_curve(f"{stage}: loss", history, "loss"))
             if any(step.trajectories for step in history):
                 curves.append(_curve(f"{stage}: mean reward", history, "reward_mean"))
+                gap = f"{stage}: mean |log p(sampler) - log p(trainer)|"
+                curves.append(_curve(gap, history, "logprob_gap"))
     return curves
 
 

@@ -6,9 +6,11 @@ configuration, its inputs and the code version; `stage_done` skips exactly those
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from data.manifests import stage_key
@@ -29,6 +31,16 @@ def open_run(recipe: Recipe, runs: Path) -> Store:
     return Store.create_or_open(
         runs / recipe.name, resolved, volatile=VOLATILE, growing=GROWING, defaults=default_recipe()
     )
+
+
+@contextmanager
+def rehearsed_run(recipe: Recipe, runs: Path) -> Iterator[Store]:
+    """The run's store as `open_run` checks it; where there is none yet an empty one, gone at the end."""
+    with (
+        TemporaryDirectory(prefix="trajsmith-dry-run-") as empty,
+        open_run(recipe, runs if (runs / recipe.name).is_dir() else Path(empty)) as store,
+    ):
+        yield store
 
 
 def environment_of(recipe: Recipe, *, root: Path | None = None) -> Environment:

@@ -16,7 +16,7 @@ def evaluation_markdown(found: Evaluation) -> str:
     rows += [(row.name, row.success, row.valid_calls or _NOTHING) for row in found.by_template]
     note = f"\n\n{found.infra_failures} episodes broken by infrastructure" if found.infra_failures else ""
     cells = [(name, shown(success), shown(calls)) for name, success, calls in rows]
-    return f"{found.group}\n\n" + _table(("", "success", "valid calls"), cells) + note
+    return f"{found.model}: {found.group}\n\n" + _table(("", "success", "valid calls"), cells) + note
 
 
 def funnel_markdown(curation: Curation) -> str:

@@ -7,7 +7,7 @@ later stage starts from the newest one (`latest_model`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pipeline.engines.vllm import VllmEngine
     from rl.grpo_config import GrpoConfig
     from rl.grpo_sources import Source
+    from rl.sft import SftConfig
 
 STAGES = ("sft", "grpo")
 
@@ -45,14 +46,37 @@ def latest_model(root: Path, base: Path) -> Path:
     return max(finished, key=lambda path: path.stat().st_mtime).parent if finished else base
 
 
-def sft_data(store: Store, section: SftSection) -> Iterator[Trajectory]:
-    """What supervised fine-tuning trains on: the curated rows, or a synthesizer's successes."""
+def sft_data(store: Store, section: SftSection) -> list[Trajectory]:
+    """What supervised fine-tuning trains on: the curated rows, or a synthesizer's successes.
+
+    ConfigError where there are none.
+    """
     if section.data == "curated":
-        yield from store.read_curated()
-        return
-    for trajectory in store.trajectories():
-        if trajectory.synthesizer == section.data and trajectory.success:
-            yield trajectory
+        rows = list(store.read_curated())
+    else:
+        rows = [row for row in store.trajectories() if row.synthesizer == section.data and row.success]
+    if not rows:
+        raise ConfigError(
+            f"{store.root} has no trajectories of {section.data!r} to train on; run `trajsmith synth` "
+            f"(and `curate` for `curated`) first"
+        )
+    return rows
+
+
+def sft_settings(section: SftSection) -> SftConfig:
+    """ConfigError names the field, the value and what is allowed."""
+    from rl.sft import SftConfig
+
+    config: SftConfig = settings_of(SftConfig, section.settings, "sft.settings")
+    return config
+
+
+def grpo_settings(section: GrpoSection) -> GrpoConfig:
+    """ConfigError names the field, the value and what is allowed."""
+    from rl.grpo_config import GrpoConfig
+
+    config: GrpoConfig = settings_of(GrpoConfig, section.settings, "grpo.settings")
+    return config
 
 
 def run_sft(
@@ -65,19 +89,13 @@ def run_sft(
     say: Say = silent,
 ) -> TrainResult:
     """Fine-tune `model_dir` on the section's data into `out_dir`. Blocks; resumes from its checkpoints."""
-    from rl.sft import SftConfig, train_sft
+    from rl.sft import train_sft
 
-    rows = list(sft_data(store, section))
-    if not rows:
-        raise ConfigError(
-            f"{store.root} has no trajectories of {section.data!r} to train on; run `trajsmith synth` "
-            f"(and `curate` for `curated`) first"
-        )
     return train_sft(
-        rows,
+        sft_data(store, section),
         model_dir=model_dir,
         out_dir=out_dir,
-        config=settings_of(SftConfig, section.settings, "sft.settings"),
+        config=sft_settings(section),
         stop_token_ids=renderer.stop_token_ids,
         on_progress=lambda metrics: say(step_line("sft", metrics)),
     )
@@ -116,10 +134,9 @@ async def run_grpo(
     Every rollout goes to `on_trajectory` as it finishes, every candidate of a search to `on_candidate`.
     Resumes from its checkpoints.
     """
-    from rl.grpo_config import GrpoConfig
     from rl.grpo_sources import Online
 
-    config = settings_of(GrpoConfig, section.settings, "grpo.settings")
+    config = grpo_settings(section)
     state_dir = out_dir.with_name(out_dir.name + ".reward")
     chosen = await choose_reward(section.reward, environment=environment, tasks=tasks, state_dir=state_dir)
     source = Online(
@@ -188,7 +205,14 @@ def step_line(stage: str, metrics: StepMetrics) -> str:
         f"{(metrics.total_steps - metrics.step) * seconds:.0f} s left"
     )
     if metrics.trajectories:
-        line += f", reward {metrics.reward_mean:.2f}, flat groups {metrics.zero_variance_share:.0%}"
+        line += (
+            f", reward {metrics.reward_mean:.2f}, flat groups {metrics.zero_variance_share:.0%}, "
+            f"gap {metrics.logprob_gap:.3f}, entropy {metrics.entropy:.2f}"
+        )
+        if metrics.masked_share:
+            line += f", {metrics.masked_share:.1%} of tokens masked or capped"
+        if metrics.without_reward:
+            line += f", {metrics.without_reward} rollouts without reward"
         if "selected" in metrics.selection:
             chosen, left = metrics.selection["selected"], metrics.selection["not_selected"]
             line += f", {chosen:.0f} of {chosen + left:.0f} rollouts selected"

@@ -31,7 +31,16 @@ from flows.stages.synthesize import (
     select_tasks,
     synthesize,
 )
-from flows.stages.train import STAGES, grpo_tasks, latest_model, run_grpo, run_sft, sft_data
+from flows.stages.train import (
+    STAGES,
+    grpo_settings,
+    grpo_tasks,
+    latest_model,
+    run_grpo,
+    run_sft,
+    sft_data,
+    sft_settings,
+)
 from pipeline.environments.base import Environment
 from pipeline.errors import ConfigError, EnvironmentFailure
 from pipeline.renderers.base import Renderer
@@ -224,10 +233,11 @@ async def curation_stage(
 
 def train_sft(recipe: Recipe, *, runs: Path, dry_run: bool, say: Say) -> str:
     """Supervised fine-tuning from the base model; one line about the result."""
+    sft_settings(recipe.sft)
     base = resolve_model(recipe.policy.model)
-    with runs_.open_run(recipe, runs) as store:
+    with runs_.rehearsed_run(recipe, runs) if dry_run else runs_.open_run(recipe, runs) as store:
         if dry_run:
-            rows = list(sft_data(store, recipe.sft))
+            rows = sft_data(store, recipe.sft)
             tokens = sum(len(segment.token_ids) for row in rows for segment in row.segments)
             size = f"{len(rows)} trajectories, {tokens} tokens an epoch"
             return f"would train on {size}; settings {recipe.sft.settings}"
@@ -246,8 +256,9 @@ def train_sft(recipe: Recipe, *, runs: Path, dry_run: bool, say: Say) -> str:
 async def train_grpo(recipe: Recipe, *, runs: Path, url: str, dry_run: bool, say: Say) -> str:
     """GRPO from the run's supervised model (the base where there is none); one line about the result."""
     refuse_script_to_train(recipe.policy)
+    grpo_settings(recipe.grpo)
     environment = runs_.environment_of(recipe, root=runs / recipe.name)
-    with runs_.open_run(recipe, runs) as store:
+    with runs_.rehearsed_run(recipe, runs) if dry_run else runs_.open_run(recipe, runs) as store:
         runs_.refuse_other_version(store, environment)
         base = policy_model(recipe.policy)
         start = chosen_model(store.root, base, "sft") if (store.root / "models" / "sft").is_dir() else base

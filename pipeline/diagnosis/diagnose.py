@@ -67,6 +67,8 @@ class Example(Record):
 class Diagnosis(Record):
     """Where a policy is strong and weak."""
 
+    policies: tuple[str, ...]
+    """Who acted, in order of name."""
     num_trajectories: int
     overall: Group
     by_capability: tuple[Group, ...]
@@ -137,6 +139,7 @@ class _Collector:
         self.tools: Counter[tuple[str, str]] = Counter()
         self.arguments: Counter[str] = Counter()
         self.examples: dict[str, list[str]] = {}
+        self.policies: set[str] = set()
         self.num_trajectories = 0
         self.outcomes = Outcomes()
 
@@ -150,6 +153,7 @@ class _Collector:
             self.outcomes.add(
                 trajectory.task_id, trajectory.template, capabilities, success=trajectory.success
             )
+        self.policies.add(trajectory.policy.name)
         self.num_trajectories += 1
         if trajectory.success is False:
             self.steps["end" if finding.step is None else str(finding.step)] += 1
@@ -170,6 +174,7 @@ class _Collector:
         confusion = sorted(self.tools.items(), key=lambda item: (-item[1], item[0]))
         found = weaknesses(self.outcomes)
         return Diagnosis(
+            policies=tuple(sorted(self.policies)),
             num_trajectories=self.num_trajectories,
             overall=self.overall.group("all"),
             by_capability=tuple(tally.group(name) for name, tally in sorted(self.capabilities.items())),

@@ -69,7 +69,7 @@ def test_prefect_yaml_has_no_unknown_key_no_absolute_path_and_no_active_schedule
 def test_the_whole_job_makes_what_is_trained_on_first_and_measures_the_trained_model(
     repository: Path,
 ) -> None:
-    from flows.full_run import whole_job
+    from flows.stages.order import whole_job
 
     shipped = load_recipe(repository / "examples/demo.yaml")
     order = [
@@ -82,7 +82,7 @@ def test_the_whole_job_makes_what_is_trained_on_first_and_measures_the_trained_m
 
 
 def test_the_deployments_of_a_night_do_what_the_whole_job_does(repository: Path) -> None:
-    from flows.full_run import whole_job
+    from flows.stages.order import whole_job
 
     nightly = [
         deployment

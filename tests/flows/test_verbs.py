@@ -126,7 +126,9 @@ def test_eval_diagnose_report(at: Path) -> None:
     assert evaluated.code == 0, evaluated.err
     found = json.loads(evaluated.out)
     assert found["success"]["trials"] == 8 and found["infra_failures"] == 0 and found["name"] == "scripted"
-    assert trajsmith("eval", "recipe.yaml").out.startswith("scripted (heldout, temperature 0): success")
+    assert trajsmith("eval", "recipe.yaml").out.startswith(
+        "scripted (heldout, temperature 0), scripted gold, 20% mistakes (no model): success"
+    )
 
     diagnosed = trajsmith("diagnose", "runs/small", "--json")
     assert diagnosed.code == 0 and json.loads(diagnosed.out)["num_trajectories"] == 8
@@ -286,6 +288,11 @@ def test_supervised_training_from_a_store(workplace: Path) -> None:
     model = make_tiny_model(workplace / "tiny")
     value = recipe(model, sft={"data": "demonstration", "settings": {"epochs": 1, "tokens_per_step": 512}})
     path = write_recipe(workplace, value)
+    early = trajsmith("train", "sft", path, "--dry-run")
+    assert early.code == 2 and "no trajectories of 'demonstration' to train on" in early.err
+    wrong = write_recipe(workplace, value | {"sft": {"settings": {"epoch": 1}}}, "wrong.yaml")
+    assert "sft.settings: unknown epoch" in trajsmith("train", "sft", wrong, "--dry-run").err
+    assert not Path("runs").exists(), "a dry run makes nothing"
     early = trajsmith("train", "sft", path)
     assert early.code == 2 and "no trajectories of 'demonstration' to train on" in early.err
     assert trajsmith("synth", path, "demonstrations").code == 0
