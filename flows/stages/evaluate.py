@@ -126,7 +126,9 @@ async def evaluate(
         "memory": None if memory is None else memory.digest,
     }
     defaults = {"tasks_of": "", "memory": None}
-    with Store.create_or_open(root, identity, volatile=("tasks",), defaults=defaults) as store:
+    with Store.create_or_open(
+        root, identity, volatile=("tasks",), growing=("rollouts",), defaults=defaults
+    ) as store:
         plan = SynthSection(
             synthesizer="rejection_sampling", tasks=len(tasks), options={"k": section.rollouts}
         )

@@ -37,7 +37,10 @@ Curation is made anew each time it is asked for and plays nothing, so other filt
 """
 
 
-GROWING = ("synth.*.tasks", "synth.*.options.k", "evaluate.tasks", "loop.rounds", "loop.tokens")
+GROWING = (
+    *("synth.*.tasks", "synth.*.options.k", "evaluate.tasks", "evaluate.rollouts", "loop.rounds"),
+    "loop.tokens",
+)
 """Keys that may become larger in a run that is there: only what is missing is then made."""
 
 

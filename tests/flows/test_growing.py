@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import yaml
@@ -24,6 +25,20 @@ def test_more_tasks_and_a_larger_k_go_on_with_the_run(tokenizer: Path, workplace
     assert before < after and len(after) == 5 + 7 * 3
     assert trajsmith("synth", path, "--runs", "fresh").code == 0
     assert digests(Path("runs/small")) == digests(Path("fresh/small"))
+
+
+def test_an_evaluation_grows_by_rollouts(tokenizer: Path, workplace: Path) -> None:
+    asked = {"evaluate.temperature": 1.0, "evaluate.tasks": 3, "evaluate.rollouts": 2}
+    folder = "eval/scripted-heldout-t1"
+    for rollouts in (2, 4):
+        path = write_recipe(workplace, recipe(tokenizer, **asked | {"evaluate.rollouts": rollouts}))
+        done = trajsmith("eval", path, "--json")
+        assert done.code == 0, done.err
+        assert json.loads(done.out)["success"]["trials"] == 3 * rollouts
+    assert trajsmith("eval", path, "--runs", "fresh").code == 0
+    assert digests(Path("runs/small") / folder) == digests(Path("fresh/small") / folder)
+    fewer = trajsmith("eval", write_recipe(workplace, recipe(tokenizer, **asked)))
+    assert fewer.code == 2 and "evaluate.rollouts: 4 -> 2" in fewer.err
 
 
 def test_a_run_of_an_older_version_lacks_keys_and_goes_on_at_their_defaults(
