@@ -47,6 +47,7 @@ from pipeline.renderers.base import Renderer
 from pipeline.renderers.load import load_renderer
 from pipeline.rewards import build_reward
 from rl.models import checkpoint_digest, resolve_model
+from rl.results import TrainResult
 from synthesizers.base import Synthesizer
 from synthesizers.demonstration import GOLD
 
@@ -249,7 +250,7 @@ def train_sft(recipe: Recipe, *, runs: Path, dry_run: bool, say: Say) -> str:
             renderer=load_renderer(base),
             say=say,
         )
-    trained = f"{result.steps} steps, {result.trained_tokens} trained tokens"
+    trained = f"{result.steps} steps, {result.trained_tokens} trained tokens{_left_out(result)}"
     return f"{result.model_dir}: {trained}, loss {result.losses[-1]:.3f}"
 
 
@@ -287,8 +288,12 @@ async def train_grpo(recipe: Recipe, *, runs: Path, url: str, dry_run: bool, say
             )
         store.seal()
     last = result.history[-1]
-    sampled = f"{result.steps} steps, {result.generated_tokens} sampled tokens"
+    sampled = f"{result.steps} steps, {result.generated_tokens} sampled tokens{_left_out(result)}"
     return f"{result.model_dir}: {sampled}, reward {last.reward_mean:.2f}, success {last.success_rate:.0%}"
+
+
+def _left_out(result: TrainResult) -> str:
+    return f", {result.dropped_overlong} rows too long to train on" if result.dropped_overlong else ""
 
 
 async def run_evaluation(

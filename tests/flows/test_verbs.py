@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 import urllib.request
@@ -300,8 +301,14 @@ def test_supervised_training_from_a_store(workplace: Path) -> None:
     assert plan.code == 0 and plan.out.startswith("would train on 4 trajectories")
     done = trajsmith("train", "sft", path)
     assert done.code == 0, done.err
-    assert "trained tokens, loss" in done.out
+    assert "trained tokens, loss" in done.out and "too long" not in done.out
     assert list(Path("runs/small/models/sft").glob("*.safetensors"))
+    with Store.open(Path("runs/small")) as store:
+        shortest = min(len(row.segments[0].token_ids) for row in store.trajectories())
+    value["name"], value["sft"]["settings"] = "short", {"max_length": shortest, "overlong": "drop"}
+    short = write_recipe(workplace, value, "short.yaml")
+    assert trajsmith("synth", short, "demonstrations").code == 0
+    assert re.search(r"tokens, [123] rows too long to train on, loss", trajsmith("train", "sft", short).out)
     assert trajsmith("train", "grpo", path).code == 2
     evaluated = trajsmith("eval", path)
     assert evaluated.code == 0, evaluated.err
