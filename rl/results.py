@@ -11,6 +11,7 @@ from typing import Any
 from data.errors import ConfigError
 from data.files import write_atomically
 from data.summaries import damaged, read_object
+from rl.disk import model_files
 from rl.lm import unwrap
 from rl.weights import save_adapter, save_model
 
@@ -110,12 +111,17 @@ def finish(
     identity: Mapping[str, Any],
     dropped: int,
     resumed_from: int,
+    kept: str,
 ) -> TrainResult:
-    """Save the model (and adapter) into `out_dir`, then the result; the result file marks completion."""
-    digest = save_model(model, model_dir, out_dir)
+    """Save the model (and adapter) into `out_dir`, then the result; the result file marks completion.
+
+    StoreError where the disk does not take them; it says what is `kept` of the training (`Checkpoints.kept`).
+    """
     adapter = out_dir / "adapter" if unwrap(model) is not model else None
-    if adapter is not None:
-        save_adapter(model, adapter)
+    with model_files(out_dir, safe=kept):
+        digest = save_model(model, model_dir, out_dir)
+        if adapter is not None:
+            save_adapter(model, adapter)
     train_seconds = sum(entry.train_seconds for entry in history)
     result = TrainResult(
         model_dir=str(out_dir),

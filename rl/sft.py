@@ -103,7 +103,8 @@ def train_sft(
     """Fine-tune the model in `model_dir` and leave a servable model directory in `out_dir`.
 
     Audits the masks first (ConfigError). Resumes from `out_dir`.checkpoints; a finished `out_dir` of
-    the same work is returned as it is.
+    the same work is returned as it is. Raises StoreError where the disk does not take the model,
+    DivergedError for a gradient that is not finite.
     """
     trajectories = list(trajectories)
     rows = sft_rows(trajectories)
@@ -198,7 +199,14 @@ def _train(
         ):
             checkpoints.save(number + 1, model, optimizer, {"history": [asdict(entry) for entry in history]})
     result = finish(
-        model, model_dir, out_dir, history, identity=identity, dropped=dropped, resumed_from=first
+        model,
+        model_dir,
+        out_dir,
+        history,
+        identity=identity,
+        dropped=dropped,
+        resumed_from=first,
+        kept=checkpoints.kept,
     )
     checkpoints.remove()
     return result

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import resource
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from pipeline.environments.tools import tool
 from pipeline.errors import ConfigError, EnvironmentFailure, StoreError
 from pipeline.renderers.chatml import ChatMLRenderer
 from pipeline.rollout import RolloutSettings, rollout
+from tests.disks import no_file_beyond
 from tests.pipeline.environments.conftest import Run
 from tests.pipeline.rollout_world import Speaker, World, call_text
 from tests.pipeline.rollout_world import make_task as world_task
@@ -218,13 +218,8 @@ def test_a_full_disk_leaves_no_half_line_that_the_next_would_join(tmp_path: Path
     tape = Cassette(tmp_path / "news.jsonl", CassetteMode.RECORD)
     answer = ToolResult(call_id="", name="headline", parts=text_parts("rain"))
     tape.add(("task", "headline", "{}", 0), answer)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (tape.path.stat().st_size + 20, hard))
-    try:
-        with pytest.raises(StoreError, match="no space left"):
-            tape.add(("task", "headline", "{}", 1), answer)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with no_file_beyond(tape.path.stat().st_size + 20), pytest.raises(StoreError, match="no space left"):
+        tape.add(("task", "headline", "{}", 1), answer)
     tape.add(("task", "headline", "{}", 2), answer)
     again = Cassette(tape.path, CassetteMode.REPLAY)
     found = [again.find(("task", "headline", "{}", number)) is not None for number in range(3)]
