@@ -19,6 +19,7 @@ from data.trajectories import Trajectory
 from rl.checkpoints import Checkpoints
 from rl.lm import LoraSettings, Precision, memory_returned, training_device
 from rl.models import checkpoint_digest
+from rl.optimizer import DivergedError, make_optimizer, step_optimizer
 from rl.results import StepMetrics, TrainResult
 from rl.rows import sft_rows
 from rl.sft import SftConfig, cut_by_tokens, plan_steps, train_sft
@@ -246,6 +247,20 @@ def test_it_trains_where_a_gpu_would_be(tiny: Path, tmp_path: Path, monkeypatch:
     monkeypatch.setattr("rl.sft.training_device", lambda: "elsewhere")
     with pytest.raises(RuntimeError, match="device string: elsewhere"):
         _train(tiny, tmp_path / "out", CONFIG)
+
+
+def test_a_gradient_that_is_not_finite_moves_no_weight_and_names_a_step_that_can_be_taken() -> None:
+    import torch
+
+    model = torch.nn.Linear(2, 2)
+    optimizer = make_optimizer(model, learning_rate=1.0, weight_decay=0.0)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    (model(torch.ones(1, 2)) * float("inf")).sum().backward()
+    with pytest.raises(
+        DivergedError, match=r"norm is (inf|nan), .* lower learning_rate .* from step 0: a checkpoint"
+    ):
+        step_optimizer(model, optimizer, learning_rate=1.0, max_grad_norm=1.0)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
 def test_what_training_made_is_collected_at_once_even_in_cycles() -> None:
