@@ -105,7 +105,6 @@ class _Run:
         self.serving = out_dir.with_name(out_dir.name + ".serving")
         self.first, state = self.checkpoints.restore(self.model, self.optimizer)
         self.history = [StepMetrics(**entry) for entry in state.get("history", [])]
-        self.dropped = int(state.get("dropped", 0))
         self.batch = self.first // config.num_iterations
         self.plan = source.plan(config)
         self.collected = Collected()
@@ -127,7 +126,6 @@ class _Run:
             self.out_dir,
             self.history,
             identity=self.identity,
-            dropped=self.dropped,
             resumed_from=self.first,
             kept=self.checkpoints.kept,
         )
@@ -150,7 +148,7 @@ class _Run:
             value=self.value,
         )
         self.batch += 1
-        rows, report = self.prepare(selected)
+        rows, dropped, report = self.prepare(selected)
         report.describe(trajectories, self.value)
         self.collected = Collected(
             report=report,
@@ -160,6 +158,7 @@ class _Run:
             generated_tokens=sum(map(sampled_tokens, trajectories)),
             seconds=time.perf_counter() - started,
             rows=rows,
+            dropped_overlong=dropped,
         )
         starts = [next(index for index, weight in enumerate(row.mask) if weight) for row in rows]
         pairs = list(zip(rows, starts, strict=True))
@@ -181,8 +180,11 @@ class _Run:
         """The largest weight a trajectory of a search may have."""
         return self.config.search.max_weight if self.config.search else None
 
-    def prepare(self, trajectories: Sequence[Trajectory]) -> tuple[list[Row], AdvantageReport]:
-        """Rows with advantages; failed rollouts are out before anything is centred. Audits the masks."""
+    def prepare(self, trajectories: Sequence[Trajectory]) -> tuple[list[Row], int, AdvantageReport]:
+        """Rows with advantages, and how many were too long. Audits the masks.
+
+        Failed rollouts are out before anything is centred.
+        """
         rewarded = [item for item in trajectories if item.reward is not None and _generated(item)]
         report = advantages(
             trajectories,
@@ -203,8 +205,7 @@ class _Run:
         kept, dropped = drop_overlong(
             rows, max_length=self.config.episode_tokens, overlong=self.config.overlong
         )
-        self.dropped += dropped
-        return kept, report
+        return kept, dropped, report
 
     @property
     def is_spent(self) -> bool:
@@ -234,7 +235,7 @@ class _Run:
         self.on_progress(metrics)
         due = config.checkpoint_every and number % config.checkpoint_every == 0 and number < config.steps
         if due and number % config.num_iterations == 0:
-            state = {"history": [asdict(entry) for entry in self.history], "dropped": self.dropped}
+            state = {"history": [asdict(entry) for entry in self.history]}
             self.checkpoints.save(number, self.model, self.optimizer, state)
 
     def push(self, directory: Path | None = None) -> str:

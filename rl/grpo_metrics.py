@@ -23,6 +23,8 @@ class Collected:
     generated_tokens: int = 0
     seconds: float = 0.0
     rows: list[Row] = field(default_factory=list)
+    dropped_overlong: int = 0
+    """Rows beside `rows` that were too long."""
 
 
 def step_metrics(
@@ -49,6 +51,7 @@ def step_metrics(
         grad_norm=trainer.grad_norm,
         learning_rate=config.learning_rate,
         train_seconds=train_seconds,
+        dropped_overlong=collected.dropped_overlong if fresh else 0,
         rollout_seconds=collected.seconds if fresh else 0.0,
         push_seconds=push_seconds,
         **report.figures(),
@@ -57,6 +60,7 @@ def step_metrics(
         trajectories=collected.trajectories if fresh else 0,
         without_reward=report.without_reward if fresh else 0,
         judge_failures=report.judge_failures if fresh else 0,
+        dropped_singletons=report.dropped_singletons if fresh else 0,
         generated_tokens=collected.generated_tokens if fresh else 0,
         entropy=sums.entropy / tokens,
         masked_share=sums.corrected / tokens,

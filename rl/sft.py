@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +190,8 @@ def _train(
             number, len(steps), config.learning_rate, config.warmup_steps, config.schedule
         )
         metrics = _step(model, optimizer, steps[number], number + 1, len(steps), rate, config)
+        if number == 0:
+            metrics = replace(metrics, dropped_overlong=dropped)
         history.append(metrics)
         on_progress(metrics)
         if (
@@ -204,7 +206,6 @@ def _train(
         out_dir,
         history,
         identity=identity,
-        dropped=dropped,
         resumed_from=first,
         kept=checkpoints.kept,
     )

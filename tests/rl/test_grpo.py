@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import defaultdict
 from collections.abc import Sequence
@@ -233,6 +234,20 @@ def test_an_observations_label_leaves_every_gradient_bit_equal(model: Any, repla
     assert all(torch.equal(before[key], after[key]) for key in before)
     assert not all(torch.equal(before[key], trained[key]) for key in before)
     assert any(value.abs().max() > 0 for value in before.values())
+
+
+def test_what_was_left_out_is_reported_with_every_batch(tiny: Path, tmp_path: Path) -> None:
+    long = two_turns([5], [70] * 60 + [STOP], [90], [60, STOP], origin=Origin.SAMPLED)
+    first = [*group("first"), stored(long, group="first", index=4, reward=0.0)]
+    alone = group("alone")[:1]
+    failed = [stored(row.segments[0], group="alone", index=1 + i, reward=None) for i, row in enumerate(alone)]
+    config = replace(CONFIG, steps=4, groups_per_step=2, num_iterations=2, episode_tokens=32, overlong="drop")
+    result = _train(Replay([*first, *alone, *failed]), tiny, tmp_path / "o", config)
+    assert [entry.dropped_singletons for entry in result.history] == [1, 0, 1, 0]
+    assert [entry.dropped_overlong for entry in result.history] == [1, 0, 1, 0]
+    assert (result.dropped_singletons, result.dropped_overlong) == (2, 2)
+    kept = json.loads((tmp_path / "o" / "training.json").read_text())["result"]
+    assert (kept["dropped_singletons"], kept["dropped_overlong"]) == (2, 2)
 
 
 def test_a_wrong_mask_stops_training(tiny: Path, tmp_path: Path) -> None:

@@ -197,6 +197,13 @@ def test_an_interrupted_run_resumes_to_the_same_weights(
     assert (resumed.adapter_dir != "") == (lora is not None)
 
 
+def test_rows_that_are_too_long_are_told_with_the_first_step(tiny: Path, tmp_path: Path) -> None:
+    rows = [*three_rows(), trajectory(two_turns([5], [70] * 40 + [STOP], [90], [60, STOP]), index=3)]
+    result = _train(tiny, tmp_path / "o", replace(SHORT, max_length=32, overlong="drop"), rows=rows)
+    assert [entry.dropped_overlong for entry in result.history] == [1] + [0] * 11
+    assert result.dropped_overlong == 1
+
+
 def test_a_finished_run_is_returned_and_another_one_refused(tiny: Path, tmp_path: Path) -> None:
     first = _train(tiny, tmp_path / "out", SHORT)
     assert _train(tiny, tmp_path / "out", replace(SHORT, checkpoint_every=0)) == first
