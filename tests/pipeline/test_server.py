@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import os
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pipeline.engines.vllm import VllmEngine
 from pipeline.errors import ConfigError, EngineError, StoreError
 from pipeline.serve_guard import group_members
 from pipeline.server import ModelServer, ServerSettings, check_memory, check_model, serve_python
@@ -71,6 +75,21 @@ def python(tmp_path: Path) -> Path:
 def server_of(model: Path, python: Path, mode: str, tmp_path: Path, **changes: float) -> ModelServer:
     settings = ServerSettings(extra_args=("--mode", mode), stop_grace=0.3, **changes)  # type: ignore[arg-type]
     return ModelServer(model, settings=settings, python=python, log_path=tmp_path / "server.log")
+
+
+def test_the_example_runs_as_it_is_written(
+    model: Path, python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAJSMITH_SERVE_PYTHON", str(python))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    code = textwrap.dedent((inspect.getdoc(ModelServer) or "").partition("Example::")[2])
+    names: dict[str, Any] = {
+        "ModelServer": ModelServer,
+        "ServerSettings": ServerSettings,
+        "VllmEngine": VllmEngine,
+    }
+    exec(code, made := names | {"model_dir": model})
+    assert made["server"].settings.max_num_seqs == 32 and made["engine"].urls == (made["server"].url,)
 
 
 @pytest.mark.parametrize("mode", ["healthy", "stubborn"])
