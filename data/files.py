@@ -15,6 +15,7 @@ from data.errors import StoreError
 TEMPORARY: Final = ".tmp"
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_TODO = dict.fromkeys(_FULL, "free space") | dict.fromkeys((errno.EEXIST, errno.ENOTDIR), "free the path")
 
 
 @contextmanager
@@ -26,7 +27,7 @@ def disk_errors(path: Path, *, safe: str) -> Iterator[None]:
         raise
     except OSError as error:
         what = "no space left" if error.errno in _FULL else (error.strerror or str(error))
-        todo = "free space" if error.errno in _FULL else "make the path readable and writable"
+        todo = _TODO.get(error.errno or 0, "make the path readable and writable")
         raise StoreError(
             f"cannot write {path}: {what}. {safe}; {todo} and run the same command again"
         ) from error

@@ -120,7 +120,7 @@ def publish(
             with disk_errors(target, safe="the run is untouched"):
                 replace_directory(folder, target, aside=workplace / "old")
         else:
-            _push(client or _hub_client(), target, folder, publication, private=private)
+            _push(client or _hub().HfApi(), target, folder, publication, private=private)
     return publication
 
 
@@ -278,17 +278,6 @@ def _push(client: HubClient, name: str, folder: Path, publication: Publication, 
         )
 
 
-def _hub_client() -> HubClient:
-    try:
-        from huggingface_hub import HfApi
-    except ImportError:
-        raise ConfigError(
-            "publishing to the hub needs huggingface_hub: pip install huggingface_hub"
-        ) from None
-    client: HubClient = HfApi()
-    return client
-
-
 def _check_target(to: str) -> Path | str:
     if to.startswith(HUB):
         return _check_repo_name(to.removeprefix(HUB))
@@ -307,15 +296,28 @@ def _check_target(to: str) -> Path | str:
 
 
 def _check_repo_name(name: str) -> str:
-    from huggingface_hub.utils import HFValidationError, validate_repo_id
-
+    hub = _hub()
     try:
-        validate_repo_id(name)
-    except HFValidationError as error:
+        hub.utils.validate_repo_id(name)
+    except hub.errors.HFValidationError as error:
         raise ConfigError(f"hub name {name!r} is not allowed: {error}") from error
     if name.count("/") != 1:
         raise ConfigError(f"hub name {name!r} must be USER/NAME")
     return name
+
+
+def _hub() -> Any:
+    """The hub's package. ConfigError with the install command where it is not there."""
+    try:
+        import huggingface_hub
+        import huggingface_hub.errors
+        import huggingface_hub.utils
+    except ImportError:
+        raise ConfigError(
+            "publishing to the hub needs huggingface_hub; install it with: pip install 'trajsmith[publish]', "
+            "or publish to a folder"
+        ) from None
+    return huggingface_hub
 
 
 def _run_of(path: Path) -> Path:

@@ -59,7 +59,7 @@ class ServerSettings:
     cpu_cores: str = ""
     """Cores to compute on where there is no GPU, e.g. "0-3"; "" = $VLLM_CPU_OMP_THREADS_BIND, else all.
     Replicas on one machine need cores of their own."""
-    start_timeout: float = 300.0
+    start_seconds: float = 300.0
     """Seconds until an unhealthy server is given up."""
     stop_grace: float = 10.0
     """Seconds between SIGTERM and SIGKILL."""
@@ -72,7 +72,7 @@ class ModelServer:
 
     Example::
 
-        with ModelServer(model_dir, max_num_seqs=32) as server:
+        with ModelServer(model_dir, settings=ServerSettings(max_num_seqs=32)) as server:
             engine = VllmEngine([server.url], model=server.settings.served_name)
     """
 
@@ -222,7 +222,7 @@ class ModelServer:
 
     def _wait_for_health(self, progress: Progress | None) -> None:
         started = time.monotonic()
-        while (waited := time.monotonic() - started) < self.settings.start_timeout:
+        while (waited := time.monotonic() - started) < self.settings.start_seconds:
             if self._process is None or self._process.poll() is not None:
                 raise EngineError(
                     f"the model server exited while starting: {self._reason()}; log: {self.log_path}"
@@ -234,8 +234,9 @@ class ModelServer:
                 progress(waited, self._last_lines(1))
             time.sleep(1 / _START_ATTEMPTS_PER_SECOND)
         raise EngineError(
-            f"the model server was not healthy after {self.settings.start_timeout:.0f} s "
-            f"(last line: {self._last_lines(1)!r}); raise start_timeout or read {self.log_path}"
+            f"the model server was not healthy after {self.settings.start_seconds:.0f} s "
+            f"(last line: {self._last_lines(1)!r}); raise start_seconds (policy.start_seconds of a recipe, "
+            f"--start-seconds of `trajsmith serve`) or read {self.log_path}"
         )
 
     def _reason(self) -> str:
@@ -300,15 +301,16 @@ def check_port(host: str, port: int) -> None:
             ) from error
 
 
-def check_memory(directory: Path, kv_cache_gib: float, *, meminfo: Path = Path("/proc/meminfo")) -> None:
+def check_memory(directory: Path, kv_cache_gib: int, *, meminfo: Path = Path("/proc/meminfo")) -> None:
     """ConfigError where main memory does not hold a server: weights twice, cache, 1 GiB of runtime."""
     weights = sum(file.stat().st_size for file in directory.glob("*.safetensors")) / 2**30
     needed = 2 * weights + kv_cache_gib + 1.0
     available = _available_gib(meminfo)
     if available < needed:
+        smaller = f", lower kv_cache_gib (now {kv_cache_gib})" if kv_cache_gib > 1 else ""
         raise ConfigError(
             f"serving {directory} needs about {needed:.1f} GiB of memory, {available:.1f} GiB are available; "
-            f"end other processes, lower kv_cache_gib (now {kv_cache_gib}) or serve a smaller model"
+            f"end other processes{smaller} or serve a smaller model"
         )
 
 

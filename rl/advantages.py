@@ -56,6 +56,7 @@ class AdvantageReport:
     judge_failures: int = 0
     """Those of them that have a verified reward."""
     dropped_singletons: int = 0
+    """Groups of one trajectory with a value, left out: nothing to centre it over."""
     reward_mean: float = 0.0
     """Over rewarded trajectories; 0 without any."""
     reward_std: float = 0.0

@@ -16,14 +16,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from data.errors import ConfigError, StoreError
+from data.errors import ConfigError
 from data.faults import kill_point
 from data.files import sync_file
 from data.summaries import read_object
+from rl.disk import model_files, save_tensors
 from rl.lm import require_torch
 
 _KEPT = 2
 _PREFIX = "step-"
+_WRITING = ".writing-"
 
 
 class Checkpoints:
@@ -36,32 +38,37 @@ class Checkpoints:
     def save(self, step: int, model: Any, optimizer: Any, state: Mapping[str, Any]) -> Path:
         """Write the checkpoint of `step` and drop all but the newest two. StoreError on a full disk."""
         torch = require_torch()
-        self._directory.mkdir(parents=True, exist_ok=True)
         target = self._directory / f"{_PREFIX}{step:06d}"
-        aside = Path(tempfile.mkdtemp(prefix=".writing-", dir=self._directory))
-        try:
-            torch.save(trainable(model), aside / "weights.pt")
-            kill_point("checkpoint.write.middle")
-            torch.save(
-                {"optimizer": optimizer.state_dict(), "rng": torch.get_rng_state()}, aside / "optimizer.pt"
-            )
-            content = {"identity": self._identity, "step": step, "state": dict(state)}
-            (aside / "state.json").write_text(json.dumps(content), encoding="utf-8")
-            for file in aside.iterdir():
-                sync_file(file)
-        except (OSError, RuntimeError) as error:
-            shutil.rmtree(aside, ignore_errors=True)
-            raise StoreError(
-                f"cannot write checkpoint {target}: {error}; free disk space and run again"
-            ) from error
-        if target.exists():
-            shutil.rmtree(target)
-        kill_point("checkpoint.rename.before")
-        os.rename(aside, target)
-        kill_point("checkpoint.rename.after")
-        for old in self._complete()[:-_KEPT]:
-            shutil.rmtree(old)
+        with model_files(target, safe=self.kept):
+            self._directory.mkdir(parents=True, exist_ok=True)
+            aside = Path(tempfile.mkdtemp(prefix=_WRITING, dir=self._directory))
+            try:
+                save_tensors(trainable(model), aside / "weights.pt")
+                kill_point("checkpoint.write.middle")
+                rest = {"optimizer": optimizer.state_dict(), "rng": torch.get_rng_state()}
+                save_tensors(rest, aside / "optimizer.pt")
+                content = {"identity": self._identity, "step": step, "state": dict(state)}
+                (aside / "state.json").write_text(json.dumps(content), encoding="utf-8")
+                for file in aside.iterdir():
+                    sync_file(file)
+                if target.exists():
+                    shutil.rmtree(target)
+                kill_point("checkpoint.rename.before")
+                os.rename(aside, target)
+            finally:
+                shutil.rmtree(aside, ignore_errors=True)
+            kill_point("checkpoint.rename.after")
+            for old in self._complete()[:-_KEPT]:
+                shutil.rmtree(old)
         return target
+
+    @property
+    def kept(self) -> str:
+        """From where training goes on after an error, as its message says it."""
+        complete = self._complete()
+        if not complete:
+            return "there is no checkpoint yet (see checkpoint_every), so training will start from step 0"
+        return f"training will go on from step {int(complete[-1].name.removeprefix(_PREFIX))}"
 
     def restore(self, model: Any, optimizer: Any) -> tuple[int, dict[str, Any]]:
         """Load the newest checkpoint; (0, {}) without one. ConfigError where it belongs to other work."""
@@ -89,7 +96,7 @@ class Checkpoints:
 
     def clean(self) -> None:
         """Remove what a killed write left behind."""
-        for left in self._directory.glob(".writing-*"):
+        for left in self._directory.glob(f"{_WRITING}*"):
             shutil.rmtree(left)
 
     def remove(self) -> None:

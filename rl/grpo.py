@@ -15,7 +15,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,9 @@ from pipeline.errors import EngineError
 from rl.advantages import AdvantageReport, advantages, verified_total
 from rl.audit import audit
 from rl.checkpoints import Checkpoints
+from rl.disk import model_files
 from rl.grpo_config import GrpoConfig, PushKind
+from rl.grpo_metrics import Collected, sampled_tokens, step_metrics
 from rl.grpo_sources import Replay, Source
 from rl.lm import load_model, memory_returned, require_torch
 from rl.models import checkpoint_digest
@@ -48,7 +50,8 @@ def train_grpo(
 
     Online, the server first gets the weights training starts from, and after every step the new ones.
     Raises ConfigError before the first step for what cannot be trained on, EngineError where the server
-    does not hold the weights it was sent, DivergedError for a gradient that is not finite.
+    does not hold the weights it was sent, StoreError where the disk does not take them, DivergedError for a
+    gradient that is not finite.
     """
     source.check(config)
     identity = {
@@ -66,7 +69,9 @@ def train_grpo(
             stack.callback(setattr, source, "runner", None)
             # Connections belong to the loop that opened them; new ones are opened in the next loop.
             stack.callback(lambda: runner.run(_close(source)))
-        return _Run(source, model_dir, out_dir, config, stop_token_ids, identity, on_progress).run()
+        run = _Run(source, model_dir, out_dir, config, stop_token_ids, identity, on_progress)
+        stack.callback(shutil.rmtree, run.serving, ignore_errors=True)
+        return run.run()
 
 
 async def _close(source: Source) -> None:
@@ -75,19 +80,6 @@ async def _close(source: Source) -> None:
         await source.chosen.close()
     if source.engine is not None:
         await source.engine.close()
-
-
-@dataclass(slots=True)
-class _Collected:
-    """What the last batch of rollouts held."""
-
-    report: AdvantageReport = field(default_factory=AdvantageReport)
-    selection: dict[str, float] = field(default_factory=dict)
-    reward_parts: dict[str, float] = field(default_factory=dict)
-    trajectories: int = 0
-    generated_tokens: int = 0
-    seconds: float = 0.0
-    rows: list[Row] = field(default_factory=list)
 
 
 class _Run:
@@ -113,16 +105,16 @@ class _Run:
         self.serving = out_dir.with_name(out_dir.name + ".serving")
         self.first, state = self.checkpoints.restore(self.model, self.optimizer)
         self.history = [StepMetrics(**entry) for entry in state.get("history", [])]
-        self.dropped = int(state.get("dropped", 0))
         self.batch = self.first // config.num_iterations
         self.plan = source.plan(config)
-        self.collected = _Collected()
+        self.collected = Collected()
         self.step_started = 0.0
 
     def run(self) -> TrainResult:
         """Push, train the missing steps, save, push what was saved."""
         if self.source.engine is not None:
-            copy_sidecars(self.model_dir, self.serving)
+            with model_files(self.serving, safe=self.checkpoints.kept):
+                copy_sidecars(self.model_dir, self.serving)
             self.push()
         if self.first < self.config.steps and not self.is_spent:
             trainer = make_trainer(self)
@@ -134,13 +126,12 @@ class _Run:
             self.out_dir,
             self.history,
             identity=self.identity,
-            dropped=self.dropped,
             resumed_from=self.first,
+            kept=self.checkpoints.kept,
         )
         if self.source.engine is not None and self.config.push is PushKind.WEIGHTS:
             self.push(self.out_dir)
         self.checkpoints.remove()
-        shutil.rmtree(self.serving, ignore_errors=True)
         return result
 
     def rollout(self, prompts: Sequence[str], trainer: Any) -> dict[str, Any]:
@@ -157,9 +148,9 @@ class _Run:
             value=self.value,
         )
         self.batch += 1
-        rows, report = self.prepare(selected)
+        rows, dropped, report = self.prepare(selected)
         report.describe(trajectories, self.value)
-        self.collected = _Collected(
+        self.collected = Collected(
             report=report,
             selection=selection | search_parts(selected, cap=self.weight_cap),
             reward_parts=self.source.chosen.parts(trajectories) if self.source.chosen else {},
@@ -167,6 +158,7 @@ class _Run:
             generated_tokens=sum(map(sampled_tokens, trajectories)),
             seconds=time.perf_counter() - started,
             rows=rows,
+            dropped_overlong=dropped,
         )
         starts = [next(index for index, weight in enumerate(row.mask) if weight) for row in rows]
         pairs = list(zip(rows, starts, strict=True))
@@ -188,8 +180,11 @@ class _Run:
         """The largest weight a trajectory of a search may have."""
         return self.config.search.max_weight if self.config.search else None
 
-    def prepare(self, trajectories: Sequence[Trajectory]) -> tuple[list[Row], AdvantageReport]:
-        """Rows with advantages; failed rollouts are out before anything is centred. Audits the masks."""
+    def prepare(self, trajectories: Sequence[Trajectory]) -> tuple[list[Row], int, AdvantageReport]:
+        """Rows with advantages, and how many were too long. Audits the masks.
+
+        Failed rollouts are out before anything is centred.
+        """
         rewarded = [item for item in trajectories if item.reward is not None and _generated(item)]
         report = advantages(
             trajectories,
@@ -204,8 +199,7 @@ class _Run:
         kept, dropped = drop_overlong(
             rows, max_length=self.config.episode_tokens, overlong=self.config.overlong
         )
-        self.dropped += dropped
-        return kept, report
+        return kept, dropped, report
 
     @property
     def is_spent(self) -> bool:
@@ -235,20 +229,25 @@ class _Run:
         self.on_progress(metrics)
         due = config.checkpoint_every and number % config.checkpoint_every == 0 and number < config.steps
         if due and number % config.num_iterations == 0:
-            state = {"history": [asdict(entry) for entry in self.history], "dropped": self.dropped}
+            state = {"history": [asdict(entry) for entry in self.history]}
             self.checkpoints.save(number, self.model, self.optimizer, state)
 
     def push(self, directory: Path | None = None) -> str:
-        """Bring the weights to the server; their digest. EngineError where the server holds others."""
+        """Bring the weights to the server; their digest.
+
+        EngineError where the server holds others, StoreError where the disk does not take them.
+        """
         engine, runner = self.source.engine, self.source.runner
         assert engine is not None and runner is not None
-        run = runner.run
-        if self.config.push is PushKind.ADAPTER:
-            digest = model_digest(self.model)
-            save_adapter(self.model, self.serving / "adapter")
+        run, adapter = runner.run, self.config.push is PushKind.ADAPTER
+        with model_files(self.serving, safe=self.checkpoints.kept):
+            if adapter:
+                save_adapter(self.model, self.serving / "adapter")
+            written = not adapter and directory is None
+            digest = save_weights(self.model, self.serving) if written else model_digest(self.model)
+        if adapter:
             run(engine.load_adapter(self.serving / "adapter", version=digest))
             return digest
-        digest = model_digest(self.model) if directory else save_weights(self.model, self.serving)
         served = run(engine.reload_weights(directory or self.serving))
         if served != digest:
             raise EngineError(
@@ -256,48 +255,6 @@ class _Run:
                 f"would not be of the trained policy: restart the server"
             )
         return digest
-
-
-def step_metrics(
-    number: int,
-    config: GrpoConfig,
-    trainer: Any,
-    collected: _Collected,
-    *,
-    fresh: bool,
-    train_seconds: float,
-    push_seconds: float,
-    digest: str,
-) -> StepMetrics:
-    """The record of one step. Rollout figures are counted once per batch (`fresh`)."""
-    sums, report = trainer.sums, collected.report
-    tokens = max(sums.tokens, 1)
-    return StepMetrics(
-        step=number,
-        total_steps=config.steps,
-        loss=sums.loss,
-        trained_tokens=sums.tokens,
-        row_tokens=sum(len(row.token_ids) for row in collected.rows if row.advantage != 0.0),
-        computed_tokens=sums.computed_tokens,
-        grad_norm=trainer.grad_norm,
-        learning_rate=config.learning_rate,
-        train_seconds=train_seconds,
-        rollout_seconds=collected.seconds if fresh else 0.0,
-        push_seconds=push_seconds,
-        **report.figures(),
-        reward_parts=collected.reward_parts,
-        selection=collected.selection if fresh else {},
-        trajectories=collected.trajectories if fresh else 0,
-        without_reward=report.without_reward if fresh else 0,
-        judge_failures=report.judge_failures if fresh else 0,
-        generated_tokens=collected.generated_tokens if fresh else 0,
-        entropy=sums.entropy / tokens,
-        masked_share=sums.corrected / tokens,
-        kl_to_sampler=sums.kl / tokens,
-        logprob_gap=sums.gap / tokens,
-        clip_share=sums.clipped / tokens,
-        weights_digest=digest,
-    )
 
 
 def make_trainer(run: _Run) -> Any:
@@ -369,13 +326,6 @@ def make_trainer(run: _Run) -> Any:
 def _rewards_are_ours(prompts: Sequence[str], **columns: Any) -> list[float]:
     """TRL demands a reward function; advantages come with the rows, so it is never called."""
     raise AssertionError("rewards come from verifiers, not from TRL")
-
-
-def sampled_tokens(trajectory: Trajectory) -> int:
-    """Tokens that were sampled for a trajectory: of one that a search found its share, which is less than it
-    holds where it has a prefix in common with others; what it holds where its usage is not recorded."""
-    kept = sum(segment.num_generated for segment in trajectory.segments)
-    return trajectory.usage.generated_tokens or kept
 
 
 def _generated(trajectory: Trajectory) -> bool:

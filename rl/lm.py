@@ -97,13 +97,13 @@ def training_device() -> str:
     return "cuda" if require_torch().cuda.is_available() else "cpu"
 
 
-def require_torch() -> Any:
-    """The torch module, or MissingExtraError with the install command."""
+def require_torch(what: str = "training") -> Any:
+    """The torch module, or MissingExtraError with the install command; `what` needs it."""
     try:
         import torch
     except ImportError as error:
         raise MissingExtraError(
-            "training needs torch; install it with: pip install 'trajsmith[rl]'"
+            f"{what} needs torch; install it with: pip install 'trajsmith[rl]'"
         ) from error
     return torch
 

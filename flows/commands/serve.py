@@ -17,6 +17,10 @@ def serve(
     name: Annotated[str, typer.Option(help="Model name in requests.")] = "policy",
     max_model_len: Annotated[int, typer.Option(min=1, help="Longest prompt plus completion, tokens.")] = 2048,
     max_num_seqs: Annotated[int, typer.Option(min=1, help="Sequences decoded together.")] = 32,
+    kv_cache_gib: Annotated[
+        int, typer.Option(min=1, help="GiB of prompts it remembers, where there is no GPU.")
+    ] = 1,
+    start_seconds: Annotated[float, typer.Option(min=1.0, help="Seconds it has until it answers.")] = 300.0,
     lora: Annotated[bool, typer.Option(help="Let adapters be pushed.")] = False,
 ) -> None:
     """Serve a model on 127.0.0.1 until Ctrl-C."""
@@ -27,7 +31,13 @@ def serve(
     say = StatusLines()
     told = starting_lines(say)
     settings = ServerSettings(
-        served_name=name, port=port, max_model_len=max_model_len, max_num_seqs=max_num_seqs, lora=lora
+        served_name=name,
+        port=port,
+        max_model_len=max_model_len,
+        max_num_seqs=max_num_seqs,
+        kv_cache_gib=kv_cache_gib,
+        start_seconds=start_seconds,
+        lora=lora,
     )
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())

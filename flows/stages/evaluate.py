@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from data.files import user_path
@@ -23,7 +24,7 @@ from flows.stages.progress import Say, silent
 from flows.stages.recipe import EvalSection, SynthSection
 from flows.stages.rewards import RewardMean, mean_reward
 from flows.stages.synthesize import make_synthesizer, synthesize
-from pipeline.checks.stats import Comparison, paired_bootstrap
+from pipeline.checks.stats import Comparison, paired_bootstrap, pass_at_k, pass_hat_k
 from pipeline.diagnosis.diagnose import valid_call_rate
 from pipeline.environments.base import Environment
 from pipeline.errors import ConfigError, EngineError
@@ -38,6 +39,18 @@ class Outcome(Record):
     task_id: str
     template: str
     success: float
+
+
+class Attempts(Record):
+    """What k episodes of one task come to: pass^k and pass@k, unbiased, the means over tasks."""
+
+    k: int
+    every: float
+    """pass^k, the chance that all k succeed: how far the policy can be relied on."""
+    any: float
+    """pass@k, the chance that at least one of k does."""
+    tasks: int
+    """Tasks with at least k finished episodes; others are in neither mean."""
 
 
 class Evaluation(Record):
@@ -60,6 +73,8 @@ class Evaluation(Record):
     """The synthesizer that planned the tasks from the split; "" where they are the split's own."""
     reward: RewardMean | None = None
     """Mean of the reward that training is on, where that is not verified success."""
+    attempts: tuple[Attempts, ...] = ()
+    """For k from 2 to the episodes per task; empty for one episode each."""
     memory: str = ""
     """Which memory of workflows the policy was shown; "" for none."""
 
@@ -68,6 +83,14 @@ class Evaluation(Record):
         """How reports group rows: which tasks, and temperature."""
         planned = f", planned by {self.tasks_of}" if self.tasks_of else ""
         return f"{self.split}{planned}, temperature {self.temperature:g}"
+
+    @property
+    def reliability(self) -> str:
+        """pass^k and pass@k of the largest k, in words; "" for one episode per task."""
+        if not self.attempts:
+            return ""
+        most = self.attempts[-1]
+        return f"pass^{most.k} {most.every:.0%}, pass@{most.k} {most.any:.0%} ({most.tasks} tasks)"
 
     def refuse_broken(self) -> None:
         """EngineError where infrastructure broke some of the episodes."""
@@ -80,6 +103,8 @@ class Evaluation(Record):
     def row(self) -> ResultRow:
         """The evaluation as a row of a report."""
         notes = [f"{self.infra_failures} episodes broken by infrastructure"] if self.infra_failures else []
+        if self.reliability:
+            notes.append(self.reliability)
         if self.memory:
             notes.append(f"shown {self.memory}")
         if self.reward is not None:
@@ -166,6 +191,7 @@ def summarise(
             for template, some in _grouped(rows)
         ),
         outcomes=_outcomes(rows),
+        attempts=_attempts(rows, most=section.rollouts),
         infra_failures=infra_failures,
         tasks_of=section.tasks_of,
         generated_tokens=sum(row.usage.generated_tokens for row in rows),
@@ -212,22 +238,39 @@ def _success(rows: Iterable[Trajectory]) -> Rate:
     return rate(sum(outcomes), len(outcomes))
 
 
+def _attempts(rows: Iterable[Trajectory], *, most: int) -> tuple[Attempts, ...]:
+    counts = [(sum(bool(row.success) for row in some), len(some)) for _, some in _by_task(rows)]
+    found = []
+    for k in range(2, most + 1):
+        enough = [count for count in counts if count[1] >= k]
+        if enough:
+            every = fmean(pass_hat_k(successes, trials, k) for successes, trials in enough)
+            once = fmean(pass_at_k(successes, trials, k) for successes, trials in enough)
+            found.append(Attempts(k=k, every=every, any=once, tasks=len(enough)))
+    return tuple(found)
+
+
 def _grouped(rows: Iterable[Trajectory]) -> list[tuple[str, list[Trajectory]]]:
+    return _sorted_groups((row.template, row) for row in rows)
+
+
+def _by_task(rows: Iterable[Trajectory]) -> list[tuple[str, list[Trajectory]]]:
+    return _sorted_groups((row.task_id, row) for row in rows)
+
+
+def _sorted_groups(named: Iterable[tuple[str, Trajectory]]) -> list[tuple[str, list[Trajectory]]]:
     groups: dict[str, list[Trajectory]] = {}
-    for row in rows:
-        groups.setdefault(row.template, []).append(row)
+    for name, row in named:
+        groups.setdefault(name, []).append(row)
     return sorted(groups.items())
 
 
 def _outcomes(rows: Iterable[Trajectory]) -> tuple[Outcome, ...]:
-    by_task: dict[str, list[Trajectory]] = {}
-    for row in rows:
-        by_task.setdefault(row.task_id, []).append(row)
     return tuple(
         Outcome(
             task_id=task_id,
             template=some[0].template,
             success=sum(bool(row.success) for row in some) / len(some),
         )
-        for task_id, some in sorted(by_task.items())
+        for task_id, some in _by_task(rows)
     )

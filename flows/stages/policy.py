@@ -230,6 +230,7 @@ def _server(section: PolicySection, model_dir: Path, log_path: Path | None) -> M
         max_model_len=section.max_context_tokens,
         max_num_seqs=section.max_in_flight,
         kv_cache_gib=section.kv_cache_gib,
+        start_seconds=section.start_seconds,
         extra_args=section.server_args,
     )
     return ModelServer(model_dir, settings=settings, log_path=log_path)

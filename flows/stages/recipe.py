@@ -27,6 +27,7 @@ _HOW_SERVED = (
     "max_in_flight",
     "server_args",
     "kv_cache_gib",
+    "start_seconds",
     "patience_seconds",
     "group_seconds",
 )
@@ -127,6 +128,8 @@ class PolicySection(Section):
     """Seconds without any answer after which a server that is down or overloaded is given up."""
     kv_cache_gib: int = Field(default=1, ge=1, le=4096)
     """GiB of prompts the server remembers, where it is started without a GPU."""
+    start_seconds: float = Field(default=300.0, gt=0.0)
+    """Seconds that the server that is started has until it answers."""
     server_args: tuple[str, ...] = ()
     """Further arguments of the server that is started."""
     memory: MemorySection | None = None

@@ -1,9 +1,9 @@
 """The statistics of every table: intervals, paired comparisons, pass^k and the correction for many tests.
 
 Decides: Wilson for one share, a bootstrap over whole clusters (templates) for the difference of two
-arms on the same tasks, exact McNemar for paired successes, Holm for several comparisons. A cluster
-bootstrap is too narrow below some 10 clusters; the number of clusters is part of the result so that a
-reader sees it. Not covered: models of several random effects.
+arms on the same tasks, Holm for several comparisons. A cluster bootstrap is too narrow below some 10
+clusters; the number of clusters is part of the result so that a reader sees it. Not covered: models of
+several random effects.
 """
 
 from __future__ import annotations
@@ -33,14 +33,6 @@ class Comparison(NamedTuple):
     the least that flipping the signs of so many clusters could give."""
     num_pairs: int
     num_clusters: int
-
-
-class McNemar(NamedTuple):
-    """Paired successes: tasks only one side solved, and the exact two-sided p-value."""
-
-    only_baseline: int
-    only_treatment: int
-    p_value: float
 
 
 def wilson_interval(successes: int, trials: int, *, confidence: float = 0.95) -> Interval:
@@ -106,17 +98,6 @@ def paired_bootstrap(
     return Comparison(
         float(differences.mean()), float(low), float(high), p_value, len(differences), num_clusters
     )
-
-
-def mcnemar(baseline: Sequence[bool], treatment: Sequence[bool]) -> McNemar:
-    """Exact test on the tasks that exactly one of two arms solved."""
-    if len(baseline) != len(treatment):
-        raise ValueError(f"both arms need the same tasks, got {len(baseline)} and {len(treatment)}")
-    only_baseline = sum(a and not b for a, b in zip(baseline, treatment, strict=True))
-    only_treatment = sum(b and not a for a, b in zip(baseline, treatment, strict=True))
-    total = only_baseline + only_treatment
-    tail = sum(comb(total, i) for i in range(min(only_baseline, only_treatment) + 1)) / 2**total
-    return McNemar(only_baseline, only_treatment, min(1.0, 2 * tail))
 
 
 def pass_hat_k(successes: int, trials: int, k: int) -> float:

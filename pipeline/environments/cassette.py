@@ -139,23 +139,3 @@ class CassetteSession(PassesOn):
     async def close(self) -> None:
         """Close the inner session."""
         await self.inner.close()
-
-
-async def replay_calls(session: Session, turns: Sequence[Turn]) -> list[str]:
-    """Make the recorded calls of a dialogue again; what was answered differently, in words.
-
-    Refused calls (malformed, surplus) were never made and are left out. Raises what the session raises.
-    """
-    recorded = {turn.result.call_id: turn.result for turn in turns if turn.result is not None}
-    names = {spec.name for spec in session.tools}
-    differences = []
-    for call in (call for turn in turns for call in turn.tool_calls if call.ok and call.name in names):
-        wanted = recorded.get(call.call_id)
-        if wanted is None or wanted.text.startswith("error: not executed"):
-            continue
-        made = await session.call(call.name, call.parsed_arguments(), call.call_id)
-        if (made.status, made.parts) != (wanted.status, wanted.parts):
-            differences.append(
-                f"{call.name} ({call.call_id}): {made.text[:80]!r}, recorded {wanted.text[:80]!r}"
-            )
-    return differences

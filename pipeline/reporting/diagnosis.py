@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from data import canonical
-from data.errors import StoreError
 from data.files import write_atomically
 from data.trajectories import Trajectory
 from pipeline.diagnosis.diagnose import Diagnosis, Group
@@ -46,12 +45,6 @@ def write_diagnosis(
     `load` gives a trajectory by id; one it does not know is named without a link. Raises StoreError where a
     file cannot be written.
     """
-    try:
-        (directory / _FOLDER).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(
-            f"diagnosis in {directory} cannot be written: {error}; free the path and run again"
-        ) from error
     links = dict(_written(found.shown_ids, directory, load=load, decode=decode))
     write_atomically(directory / PAGE, diagnosis_html(found, title=title, links=links).decode())
     return directory / PAGE

@@ -6,12 +6,11 @@ Decides what stands in a report and in which order; numbers come in as records a
 from __future__ import annotations
 
 import json
-import os
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from data.errors import StoreError
+from data.files import write_atomically
 from data.messages import Record
 from pipeline.diagnosis.diagnose import Diagnosis, Group
 from pipeline.diagnosis.kinds import FailureKind, SuccessKind
@@ -45,15 +44,9 @@ def write_report(report: Report, directory: Path) -> Path:
 
     Each file is replaced whole. Raises StoreError where they cannot be written.
     """
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        content = json.dumps(report.model_dump(mode="json"), indent=1, allow_nan=False)
-        _replace(directory / "report.json", f"{content}\n".encode("ascii"))
-        _replace(directory / "index.html", report_html(report))
-    except OSError as error:
-        raise StoreError(
-            f"report in {directory} cannot be written: {error}; free the path and run again"
-        ) from error
+    content = json.dumps(report.model_dump(mode="json"), indent=1, allow_nan=False)
+    write_atomically(directory / "report.json", f"{content}\n")
+    write_atomically(directory / "index.html", report_html(report).decode())
     return directory / "index.html"
 
 
@@ -109,9 +102,3 @@ def _numeric_columns(table: Table) -> list[bool]:
 
 def _is_number(cell: str) -> bool:
     return cell.strip("+-% ").replace(",", "").replace(".", "", 1).isdigit() or cell in ("", "-")
-
-
-def _replace(path: Path, content: bytes) -> None:
-    temporary = path.with_name(path.name + ".part")
-    temporary.write_bytes(content)
-    os.replace(temporary, path)

@@ -59,8 +59,7 @@ class RubricBook:
         self.active = [rubric for rubric in self.active if rubric in kept]
 
     def save(self, path: Path) -> None:
-        """Write the book, aside and renamed."""
-        path.parent.mkdir(parents=True, exist_ok=True)
+        """Write the book, aside and renamed. StoreError where the disk does not take it."""
         write_atomically(path, canonical.dumps({"active": self.active, "retired": self.retired}))
 
     @classmethod

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from data import journal
+from data.files import disk_errors
 from data.journal import Journal, Tail
 from data.messages import Record
 
@@ -25,8 +26,10 @@ class RowLog(Generic[Row]):
     """Rows of one record type in one file; a context manager. The latest row of a key counts."""
 
     def __init__(self, path: Path, kind: type[Row]) -> None:
-        """Opens for appending, makes the file where there is none, cuts a torn tail."""
-        path.parent.mkdir(parents=True, exist_ok=True)
+        """Opens for appending, makes the file where there is none, cuts a torn tail. StoreError where the
+        disk does not take it."""
+        with disk_errors(path, safe="nothing was changed"):
+            path.parent.mkdir(parents=True, exist_ok=True)
         self._kind, self._log = kind, Journal(path)
         self._offsets: dict[str, int] = {}
         for entry in journal.scan(self._log.descriptor, path):

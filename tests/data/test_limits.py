@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-import resource
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,6 +18,7 @@ from data.messages import user
 from data.schema import Kind
 from data.store import Store
 from tests.data import records
+from tests.disks import no_file_beyond
 
 REPOSITORY = Path(__file__).parents[2]
 ROWS = 10_000
@@ -78,33 +76,6 @@ def test_a_reader_does_not_hold_the_whole_shard(tmp_path: Path, monkeypatch: pyt
     for _ in shards.read_records(path, Kind.TRAJECTORIES):
         held.append(pa.total_allocated_bytes() - base)
     assert len(held) == 1_000 and max(held) < 0.7 * path.stat().st_size
-
-
-@contextmanager
-def no_file_beyond(size: int) -> Iterator[None]:
-    """The kernel refuses to grow any file past `size` bytes."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 256 KiB; skipped where this user may not mount one."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(path)], check=False, capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip("cannot mount a tmpfs")
-    try:
-        yield path
-    finally:
-        subprocess.run(["umount", "-l", str(path)], check=True)
 
 
 def append_until_full(store: Store) -> list[str]:

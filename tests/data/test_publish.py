@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -370,6 +371,17 @@ def test_the_hub_gets_one_commit(tmp_path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     assert len(load(tmp_path / "copy", "messages", tmp_path / "cache")) == 6
+
+
+@pytest.mark.parametrize("options", [{}, {"dry_run": True}, {"client": FakeHub()}])
+def test_without_the_hubs_package_the_next_step_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    run = make_run(tmp_path / "run")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(ConfigError, match=r"needs huggingface_hub; .*pip install 'trajsmith\[publish\]'"):
+        publish(run, to="hub:someone/trips", **options)
+    assert publish(run, to=str(tmp_path / "folder")).counts["records"]
 
 
 def test_a_dry_run_never_calls_the_hub(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flows.stages.policy import open_policy
+from flows.stages.policy import _server, open_policy
 from flows.stages.recipe import PolicySection
 from pipeline.environments.registry import load_environment
 from pipeline.errors import ConfigError
@@ -141,3 +141,10 @@ def test_the_environment_says_how_calls_are_written(
     with ScriptedServer(Served("sft", {tokenizer: "sft"})) as server:
         found = asyncio.run(settings(server.url))
     assert found.mode is mode and (found.inline is not None) is (mode is Mode.INLINE)
+
+
+def test_a_server_that_is_started_has_what_the_recipe_gives_it(tmp_path: Path) -> None:
+    section = PolicySection(kv_cache_gib=3, start_seconds=900.0, max_in_flight=7, max_context_tokens=512)
+    settings = _server(section, tmp_path, None).settings
+    assert (settings.kv_cache_gib, settings.start_seconds) == (3, 900.0)
+    assert (settings.max_num_seqs, settings.max_model_len) == (7, 512)

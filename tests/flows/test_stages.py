@@ -10,6 +10,7 @@ import pytest
 from data.store import Store
 from data.tasks import Task
 from data.trajectories import Policy, Trajectory
+from flows.commands.make import _show
 from flows.stages.evaluate import Evaluation, compare, summarise
 from flows.stages.prove_table import Cell, Key, _compare
 from flows.stages.recipe import EvalSection, GrpoSection
@@ -60,6 +61,29 @@ def test_the_latest_model_is_the_one_that_finished_last(tmp_path: Path) -> None:
         (folder / "training.json").write_text("{}")
         os.utime(folder / "training.json", (moment, moment))
     assert latest_model(tmp_path, base) == tmp_path / "models" / "sft"
+
+
+def test_several_episodes_a_task_tell_how_far_the_policy_can_be_relied_on(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Three tasks of 4, 2 and 0 successes in 4 episodes, and one of which infrastructure left 1."""
+    rows = [
+        samples.trajectory(task=f"t{n}", index=i, reward=float(i < solved))
+        for n, (solved, played) in enumerate([(4, 4), (2, 4), (0, 4), (1, 1)])
+        for i in range(played)
+    ]
+    found = summarise(rows, name="sft", section=EvalSection(tasks=4, rollouts=4, temperature=1.0))
+    pairs = [(each.k, round(each.every, 6), round(each.any, 6), each.tasks) for each in found.attempts]
+    assert pairs == [
+        (2, round((1 + 1 / 6) / 3, 6), round((1 + 5 / 6) / 3, 6), 3),
+        (3, round(1 / 3, 6), round(2 / 3, 6), 3),
+        (4, round(1 / 3, 6), round(2 / 3, 6), 3),
+    ]
+    assert found.row().note == found.reliability == "pass^4 33%, pass@4 67% (3 tasks)"
+    _show(found, as_json=False)
+    assert capsys.readouterr().out.endswith(", valid calls -, pass^4 33%, pass@4 67% (3 tasks)\n")
+    once = summarise(rows[::4], name="sft", section=EvalSection(tasks=4))
+    assert once.attempts == () and once.row().note == ""
 
 
 @pytest.mark.parametrize(("templates", "clusters"), [(4, 4), (1, 12)])

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import os
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pipeline.engines.vllm import VllmEngine
 from pipeline.errors import ConfigError, EngineError, StoreError
 from pipeline.serve_guard import group_members
 from pipeline.server import ModelServer, ServerSettings, check_memory, check_model, serve_python
@@ -73,6 +77,21 @@ def server_of(model: Path, python: Path, mode: str, tmp_path: Path, **changes: f
     return ModelServer(model, settings=settings, python=python, log_path=tmp_path / "server.log")
 
 
+def test_the_example_runs_as_it_is_written(
+    model: Path, python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAJSMITH_SERVE_PYTHON", str(python))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    code = textwrap.dedent((inspect.getdoc(ModelServer) or "").partition("Example::")[2])
+    names: dict[str, Any] = {
+        "ModelServer": ModelServer,
+        "ServerSettings": ServerSettings,
+        "VllmEngine": VllmEngine,
+    }
+    exec(code, made := names | {"model_dir": model})
+    assert made["server"].settings.max_num_seqs == 32 and made["engine"].urls == (made["server"].url,)
+
+
 @pytest.mark.parametrize("mode", ["healthy", "stubborn"])
 def test_a_server_is_waited_for_and_ended_with_its_workers(
     mode: str, model: Path, python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -100,8 +119,8 @@ def test_a_server_that_dies_says_why_and_leaves_nothing(model: Path, python: Pat
 
 
 def test_a_server_that_is_never_healthy_is_given_up(model: Path, python: Path, tmp_path: Path) -> None:
-    server = server_of(model, python, "sick", tmp_path, start_timeout=4.0)
-    with pytest.raises(EngineError, match=r"not healthy after 4 s .*listening"):
+    server = server_of(model, python, "sick", tmp_path, start_seconds=4.0)
+    with pytest.raises(EngineError, match=r"not healthy after 4 s .*listening.* raise start_seconds \("):
         server.start()
     assert server.process_group == 0
 
@@ -230,7 +249,12 @@ def test_too_little_memory_is_said_in_numbers(model: Path, tmp_path: Path) -> No
     meminfo.write_text("MemTotal: 9999999 kB\nMemAvailable: 1048576 kB\n")
     with pytest.raises(ConfigError, match=r"needs about 5.0 GiB .* 1.0 GiB are available"):
         check_memory(model, 4, meminfo=meminfo)
-    check_memory(model, -1, meminfo=meminfo)
+    with pytest.raises(ConfigError, match=r"end other processes, lower kv_cache_gib \(now 4\) or serve"):
+        check_memory(model, 4, meminfo=meminfo)
+    with pytest.raises(ConfigError, match="end other processes or serve a smaller model"):
+        check_memory(model, 1, meminfo=meminfo)
+    meminfo.write_text("MemAvailable: 3145728 kB\n")
+    check_memory(model, 1, meminfo=meminfo)
 
 
 def test_the_flags_ask_for_processed_logprobs_and_no_defaults_of_the_model(model: Path, python: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import defaultdict
 from collections.abc import Sequence
@@ -200,12 +201,14 @@ def test_a_long_episode_is_not_zeroed_by_a_small_mismatch() -> None:
 
 
 @pytest.mark.parametrize("replay", [True, False])
-@pytest.mark.parametrize("name", ["completion_ids", "sampling_per_token_logps", "advantages"])
-def test_observation_tokens_leave_every_gradient_bit_equal(model: Any, replay: bool, name: str) -> None:
+@pytest.mark.parametrize("name", ["sampling_per_token_logps", "advantages"])
+def test_what_stands_beside_observation_tokens_leaves_every_gradient_bit_equal(
+    model: Any, replay: bool, name: str
+) -> None:
     clean, planted = chunk_of(rows_of(group())), chunk_of(rows_of(group()))
     outside = planted["tool_mask"] == 0
     assert outside.any()
-    planted[name][outside] = 77 if name == "completion_ids" else float("nan")
+    planted[name][outside] = float("nan")
     before, after = gradients(model, clean, replay=replay), gradients(model, planted, replay=replay)
     assert all(torch.equal(before[key], after[key]) for key in before)
     assert any(value.abs().max() > 0 for value in before.values())
@@ -215,10 +218,10 @@ def test_observation_tokens_leave_every_gradient_bit_equal(model: Any, replay: b
 def test_an_observations_label_leaves_every_gradient_bit_equal(model: Any, replay: bool) -> None:
     """At the end of a row no trained token sees it: there another token is another label and nothing else."""
 
-    def found(last: int) -> dict[str, torch.Tensor]:
+    def found(last: int, answer: int = 70) -> dict[str, torch.Tensor]:
         segments = [
             segment(
-                [(PROMPT, 0, [5, 6]), (GENERATED, 1, [70 + i, STOP]), (OBSERVATION, 2, [90, last])],
+                [(PROMPT, 0, [5, 6]), (GENERATED, 1, [answer + i, STOP]), (OBSERVATION, 2, [90, last])],
                 origin=Origin.SAMPLED,
                 logprobs=[-5.0, -6.0],
             )
@@ -227,9 +230,24 @@ def test_an_observations_label_leaves_every_gradient_bit_equal(model: Any, repla
         rows = rows_of([stored(each, index=i, reward=float(i == 0)) for i, each in enumerate(segments)])
         return gradients(model, chunk_of(rows), replay=replay)
 
-    before, after = found(91), found(77)
+    before, after, trained = found(91), found(77), found(91, answer=60)
     assert all(torch.equal(before[key], after[key]) for key in before)
+    assert not all(torch.equal(before[key], trained[key]) for key in before)
     assert any(value.abs().max() > 0 for value in before.values())
+
+
+def test_what_was_left_out_is_reported_with_every_batch(tiny: Path, tmp_path: Path) -> None:
+    long = two_turns([5], [70] * 60 + [STOP], [90], [60, STOP], origin=Origin.SAMPLED)
+    first = [*group("first"), stored(long, group="first", index=4, reward=0.0)]
+    alone = group("alone")[:1]
+    failed = [stored(row.segments[0], group="alone", index=1 + i, reward=None) for i, row in enumerate(alone)]
+    config = replace(CONFIG, steps=4, groups_per_step=2, num_iterations=2, episode_tokens=32, overlong="drop")
+    result = _train(Replay([*first, *alone, *failed]), tiny, tmp_path / "o", config)
+    assert [entry.dropped_singletons for entry in result.history] == [1, 0, 1, 0]
+    assert [entry.dropped_overlong for entry in result.history] == [1, 0, 1, 0]
+    assert (result.dropped_singletons, result.dropped_overlong) == (2, 2)
+    kept = json.loads((tmp_path / "o" / "training.json").read_text())["result"]
+    assert (kept["dropped_singletons"], kept["dropped_overlong"]) == (2, 2)
 
 
 def test_a_wrong_mask_stops_training(tiny: Path, tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from data.errors import ConfigError
+from data.errors import ConfigError, StoreError
 from data.trajectories import Termination, Trajectory
-from pipeline.engines.base import Sampling
+from pipeline.engines.base import Completion, Sampling
 from pipeline.errors import EngineError
 from pipeline.renderers.load import load_renderer
 from pipeline.rollout import RolloutSettings
@@ -21,6 +21,7 @@ from rl.lm import LoraSettings, Precision
 from rl.models import checkpoint_digest
 from rl.results import TrainResult
 from rl.sft import SftConfig, train_sft
+from tests.disks import no_file_beyond
 from tests.rl.builders import GENERATED, PROMPT, segment, trajectory
 from tests.rl.torch_engine import FirstTokenWorld, TorchEngine
 from tests.tiny import make_tiny_model
@@ -93,6 +94,34 @@ def test_an_adapter_is_pushed_and_sampled_from(tiny: Path, tmp_path: Path) -> No
     assert engine.pushes == 3 and engine.weights_version == result.weights_digest
     assert result.weights_digest != checkpoint_digest(tiny)
     assert all(entry.logprob_gap < 1e-5 for entry in result.history)
+
+
+@pytest.mark.parametrize(
+    ("every", "said"), [(1, "training will go on from step 1"), (0, "there is no checkpoint yet")]
+)
+def test_a_disk_that_fills_before_a_push_says_what_training_goes_on_from(
+    tiny: Path, tmp_path: Path, every: int, said: str
+) -> None:
+    disk = no_file_beyond(20_000)
+
+    class Filling(TorchEngine):
+        async def generate(self, *args: Any, **kwargs: Any) -> list[Completion]:
+            if self.pushes == 2 and not filled:
+                disk.__enter__()
+                filled.append(True)
+            return await super().generate(*args, **kwargs)
+
+    filled: list[bool] = []
+    engine, config = Filling(tiny), replace(CONFIG, checkpoint_every=every)
+    try:
+        with pytest.raises(StoreError, match=rf"cannot write \S*o\.serving: no space left\. {said}"):
+            _train(_online(tiny, engine, []), tiny, tmp_path / "o", config)
+    finally:
+        disk.__exit__(None, None, None)
+    assert [path.name for path in tmp_path.iterdir()] == (["o.checkpoints"] if every else [])
+    engine.pushes = 0
+    again = _train(_online(tiny, engine, []), tiny, tmp_path / "o", config)
+    assert again.resumed_from == every and again.steps == 2
 
 
 def test_a_server_with_other_weights_stops_the_run(tiny: Path, tmp_path: Path) -> None:

@@ -19,8 +19,9 @@ from pipeline.engines.base import Sampling
 from pipeline.renderers.load import load_renderer
 from pipeline.rollout import RolloutSettings
 from rl.advantages import AdvantageKind, advantages, group_advantages
-from rl.grpo import sampled_tokens, train_grpo
+from rl.grpo import train_grpo
 from rl.grpo_config import GrpoConfig
+from rl.grpo_metrics import sampled_tokens
 from rl.grpo_sources import Online, Replay
 from rl.lm import Precision
 from rl.selection import SelectionSettings, draw_weight, search_parts

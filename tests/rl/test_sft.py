@@ -11,18 +11,21 @@ import warnings
 import weakref
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from data.errors import ConfigError
 from data.trajectories import Trajectory
 from rl.checkpoints import Checkpoints
-from rl.lm import LoraSettings, Precision, memory_returned, training_device
+from rl.lm import LoraSettings, Precision, load_model, memory_returned, training_device
 from rl.models import checkpoint_digest
+from rl.optimizer import DivergedError, make_optimizer, step_optimizer
+from rl.packing import pack
 from rl.results import StepMetrics, TrainResult
 from rl.rows import sft_rows
-from rl.sft import SftConfig, cut_by_tokens, plan_steps, train_sft
-from tests.rl.builders import STOP, trajectory, two_turns
+from rl.sft import SftConfig, cut_by_tokens, plan_steps, step_loss, train_sft
+from tests.rl.builders import GENERATED, OBSERVATION, PROMPT, STOP, segment, trajectory, two_turns
 from tests.tiny import make_tiny_model
 
 CONFIG = SftConfig(
@@ -81,7 +84,7 @@ def test_it_memorises_three_rows_and_saves_a_loadable_model(tiny: Path, tmp_path
         assert out[0, 3:].tolist() == [70 + i, 80 + i, STOP]
 
 
-def test_observations_and_prompts_are_not_learned(tiny: Path, tmp_path: Path) -> None:
+def test_a_trajectory_of_weight_zero_trains_nothing(tiny: Path, tmp_path: Path) -> None:
     first = _train(tiny, tmp_path / "a", replace(CONFIG, epochs=1))
     relabelled = [
         trajectory(
@@ -91,6 +94,70 @@ def test_observations_and_prompts_are_not_learned(tiny: Path, tmp_path: Path) ->
     ]
     second = _train(tiny, tmp_path / "b", replace(CONFIG, epochs=1), rows=relabelled)
     assert second.trained_tokens == 10 and first.trained_tokens == 15
+
+
+@pytest.fixture(scope="module")
+def model(tiny: Path) -> Any:
+    return load_model(tiny)
+
+
+def gradients(model: Any, rows: list[Trajectory], *, share: bool = True) -> dict[str, Any]:
+    """Of the loss of one step over `rows`, by parameter."""
+    packed = pack(sft_rows(rows), share=share)
+    total = sum(row.weight * sum(row.mask) for row in packed.rows)
+    model.zero_grad()
+    step_loss(model, packed, total_weight=total, precision=Precision.FLOAT32).backward()
+    return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+
+
+def same(first: dict[str, Any], second: dict[str, Any]) -> bool:
+    return all(bool((first[name] == second[name]).all()) for name in first)
+
+
+def open_ended(answer: int, seen: int) -> list[Trajectory]:
+    """Three rows that answer from `answer` on and end with two observed tokens, the last of them `seen`."""
+    runs = [
+        [(PROMPT, 0, [5, 6]), (GENERATED, 1, [answer, 70 + i, STOP]), (OBSERVATION, 2, [90, seen])]
+        for i in range(3)
+    ]
+    return [trajectory(segment(each), index=i) for i, each in enumerate(runs)]
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_an_observations_label_leaves_every_gradient_bit_equal(model: Any, share: bool) -> None:
+    """At the end of a row no trained token sees it: there another token is another label and nothing else."""
+    before = gradients(model, open_ended(30, 91), share=share)
+    assert same(before, gradients(model, open_ended(30, 77), share=share))
+    assert not same(before, gradients(model, open_ended(31, 91), share=share))
+    assert any(bool(value.any()) for value in before.values())
+
+
+def test_the_weight_of_a_turn_that_was_observed_changes_no_gradient(model: Any) -> None:
+    told = two_turns([5, 6], [30, STOP], [90, 91], [60, STOP])
+    turns = trajectory(told).turns
+    heavier = [turn.model_copy(update={"weight": 3.0}) for turn in turns]
+    before = gradients(model, [trajectory(told)])
+    observed = (heavier[0], turns[1], heavier[2], turns[3])
+    assert same(before, gradients(model, [trajectory(told, turns=observed)]))
+    written = (turns[0], heavier[1], turns[2], turns[3])
+    assert not same(before, gradients(model, [trajectory(told, turns=written)]))
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_gradients_are_those_of_the_generated_tokens_alone(model: Any, share: bool) -> None:
+    """Against a loss written out: labels are -100 on prompts and observations, in the middle of a row too."""
+    import torch
+
+    found = gradients(model, three_rows(), share=share)
+    model.zero_grad()
+    total = 0
+    for row in sft_rows(three_rows()):
+        logits = model(input_ids=torch.tensor([row.token_ids])).logits[0, :-1]
+        labels = [*[-100] * 3, *row.token_ids[3:6], -100, -100, *row.token_ids[8:]]
+        total += sum(label != -100 for label in labels)
+        torch.nn.functional.cross_entropy(logits, torch.tensor(labels[1:]), reduction="sum").backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(found[name], parameter.grad / total, rtol=1e-4, atol=1e-6)
 
 
 def test_sample_weight_multiplies_the_loss(tiny: Path, tmp_path: Path) -> None:
@@ -128,6 +195,13 @@ def test_an_interrupted_run_resumes_to_the_same_weights(
     assert resumed.weights_digest == whole.weights_digest and resumed.losses == whole.losses
     assert not (tmp_path / "cut.checkpoints").exists()
     assert (resumed.adapter_dir != "") == (lora is not None)
+
+
+def test_rows_that_are_too_long_are_told_with_the_first_step(tiny: Path, tmp_path: Path) -> None:
+    rows = [*three_rows(), trajectory(two_turns([5], [70] * 40 + [STOP], [90], [60, STOP]), index=3)]
+    result = _train(tiny, tmp_path / "o", replace(SHORT, max_length=32, overlong="drop"), rows=rows)
+    assert [entry.dropped_overlong for entry in result.history] == [1] + [0] * 11
+    assert result.dropped_overlong == 1
 
 
 def test_a_finished_run_is_returned_and_another_one_refused(tiny: Path, tmp_path: Path) -> None:
@@ -246,6 +320,20 @@ def test_it_trains_where_a_gpu_would_be(tiny: Path, tmp_path: Path, monkeypatch:
     monkeypatch.setattr("rl.sft.training_device", lambda: "elsewhere")
     with pytest.raises(RuntimeError, match="device string: elsewhere"):
         _train(tiny, tmp_path / "out", CONFIG)
+
+
+def test_a_gradient_that_is_not_finite_moves_no_weight_and_names_a_step_that_can_be_taken() -> None:
+    import torch
+
+    model = torch.nn.Linear(2, 2)
+    optimizer = make_optimizer(model, learning_rate=1.0, weight_decay=0.0)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    (model(torch.ones(1, 2)) * float("inf")).sum().backward()
+    with pytest.raises(
+        DivergedError, match=r"norm is (inf|nan), .* lower learning_rate .* from step 0: a checkpoint"
+    ):
+        step_optimizer(model, optimizer, learning_rate=1.0, max_grad_norm=1.0)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
 def test_what_training_made_is_collected_at_once_even_in_cycles() -> None:

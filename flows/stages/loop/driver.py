@@ -286,13 +286,14 @@ def content_digest(root: Path) -> str:
 
 
 def _point(root: Path, model_dir: Path) -> None:
-    """Make `models/loop` name the model that the loop kept."""
+    """Make `models/loop` name the model that the loop kept. StoreError where the disk does not take it."""
     link = root / "models" / FINAL
-    link.parent.mkdir(exist_ok=True)
     aside = link.with_name(f".{FINAL}.new")
-    aside.unlink(missing_ok=True)
-    aside.symlink_to(os.path.relpath(model_dir, link.parent))
-    os.replace(aside, link)
+    with disk_errors(link, safe=f"the model is kept in {model_dir}"):
+        link.parent.mkdir(exist_ok=True)
+        aside.unlink(missing_ok=True)
+        aside.symlink_to(os.path.relpath(model_dir, link.parent))
+        os.replace(aside, link)
 
 
 def _write_row(row: dict[str, Any], paths: Sequence[Path], say: Say) -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.checks.stats import holm, mcnemar, paired_bootstrap, pass_at_k, pass_hat_k, wilson_interval
+from pipeline.checks.stats import holm, paired_bootstrap, pass_at_k, pass_hat_k, wilson_interval
 
 
 @pytest.mark.parametrize(
@@ -70,16 +70,6 @@ def test_bootstrap_is_seeded_and_refuses_what_it_cannot_compare() -> None:
         paired_bootstrap([1.0, 0.0], [1.0, 0.0], clusters=["a", "a"])
     with pytest.raises(ValueError, match="every pair needs a cluster and a run, got 1 names for 2"):
         paired_bootstrap([1.0, 0.0], [1.0, 0.0], clusters=["a"])
-
-
-def test_mcnemar_is_the_exact_binomial() -> None:
-    """1 against 6 discordant: 2 * (C(7,0) + C(7,1)) / 2^7 = 0.125."""
-    baseline = [True] + [False] * 6 + [True] * 3
-    treatment = [False] + [True] * 6 + [True] * 3
-    assert mcnemar(baseline, treatment) == (1, 6, 0.125)
-    assert mcnemar([True, False], [True, False]) == (0, 0, 1.0)
-    with pytest.raises(ValueError, match="got 1 and 2"):
-        mcnemar([True], [True, False])
 
 
 def test_pass_hat_k_and_pass_at_k() -> None:

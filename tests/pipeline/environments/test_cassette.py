@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import resource
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from data.messages import ToolResult, ToolStatus, assistant, text_parts, user
 from data.tasks import Task
 from data.trajectories import Blame, Termination, Trajectory
 from pipeline.engines.base import Sampling
-from pipeline.environments.cassette import CassetteEnvironment, replay_calls, with_cassette
+from pipeline.environments.cassette import CassetteEnvironment, with_cassette
 from pipeline.environments.check import check_environment
 from pipeline.environments.gold import PlannedGold, call
 from pipeline.environments.play import play
@@ -26,6 +25,7 @@ from pipeline.environments.tools import tool
 from pipeline.errors import ConfigError, EnvironmentFailure, StoreError
 from pipeline.renderers.chatml import ChatMLRenderer
 from pipeline.rollout import RolloutSettings, rollout
+from tests.disks import no_file_beyond
 from tests.pipeline.environments.conftest import Run
 from tests.pipeline.rollout_world import Speaker, World, call_text
 from tests.pipeline.rollout_world import make_task as world_task
@@ -218,13 +218,8 @@ def test_a_full_disk_leaves_no_half_line_that_the_next_would_join(tmp_path: Path
     tape = Cassette(tmp_path / "news.jsonl", CassetteMode.RECORD)
     answer = ToolResult(call_id="", name="headline", parts=text_parts("rain"))
     tape.add(("task", "headline", "{}", 0), answer)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (tape.path.stat().st_size + 20, hard))
-    try:
-        with pytest.raises(StoreError, match="no space left"):
-            tape.add(("task", "headline", "{}", 1), answer)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with no_file_beyond(tape.path.stat().st_size + 20), pytest.raises(StoreError, match="no space left"):
+        tape.add(("task", "headline", "{}", 1), answer)
     tape.add(("task", "headline", "{}", 2), answer)
     again = Cassette(tape.path, CassetteMode.REPLAY)
     found = [again.find(("task", "headline", "{}", number)) is not None for number in range(3)]
@@ -245,22 +240,16 @@ def test_a_restored_session_goes_on_where_it_was(run: Run, tmp_path: Path) -> No
     run(episode())
 
 
-def test_the_recorded_calls_of_an_episode_replay_exactly(run: Run, tmp_path: Path) -> None:
+def test_the_answers_of_an_episode_are_replayed_exactly(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "c.jsonl"
-    environment = taped(path, "record")
-    task = next(environment.tasks("train"))
-    played = run(play(environment, task, environment.gold(task)))
+    task = next(News().tasks("train"))
 
-    async def differences(world: CassetteEnvironment | News) -> list[str]:
-        session = await world.open(task)
-        try:
-            return await replay_calls(session, played.turns)
-        finally:
-            await session.close()
+    def answers(world: CassetteEnvironment | News) -> list[ToolResult | None]:
+        return [turn.result for turn in run(play(world, task, News().gold(task))).turns]
 
-    assert run(differences(taped(path, "replay"))) == []
-    [difference] = run(differences(News()))
-    assert difference.startswith("latest (gold_0)")
+    recorded = answers(taped(path, "record"))
+    assert any(recorded) and answers(taped(path, "replay")) == recorded
+    assert answers(News()) != recorded
 
 
 def test_any_environment_takes_the_option_cassette(tmp_path: Path) -> None:

@@ -168,5 +168,5 @@ def test_text_that_utf8_cannot_hold_is_still_written(tmp_path: Path) -> None:
 
 def test_an_unwritable_place_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "report").write_text("a file is in the way")
-    with pytest.raises(StoreError, match=r"report in .*report cannot be written"):
+    with pytest.raises(StoreError, match=r"cannot write .*report\.json: .*; free the path"):
         write_report(Report(title="x"), tmp_path / "report")
