@@ -12,11 +12,11 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from data.errors import ConfigError
+from data.errors import ConfigError, StoreError
 from data.faults import kill_point
 from data.files import sync_file
 from data.summaries import read_object
@@ -71,25 +71,25 @@ class Checkpoints:
         return f"training will go on from step {int(complete[-1].name.removeprefix(_PREFIX))}"
 
     def restore(self, model: Any, optimizer: Any) -> tuple[int, dict[str, Any]]:
-        """Load the newest checkpoint; (0, {}) without one. ConfigError where it belongs to other work."""
+        """Load the newest checkpoint; (0, {}) without one. ConfigError where it belongs to other work,
+        StoreError where it is damaged: then nothing has changed.
+        """
         self.clean()
         complete = self._complete()
         if not complete:
             return 0, {}
         torch = require_torch()
         newest = complete[-1]
+        again = f"delete {newest} to go on from the one before it"
         content = read_object(
-            newest / "state.json",
-            needs=("identity", "step", "state"),
-            of="a checkpoint",
-            again=f"delete {newest} to go on from the one before it",
+            newest / "state.json", needs=("identity", "step", "state"), of="a checkpoint", again=again
         )
         self._refuse_other(newest, content["identity"])
-        weights = torch.load(newest / "weights.pt", weights_only=True)
+        weights = _loaded(newest / "weights.pt", needs=trainable(model), again=again)
+        saved = _loaded(newest / "optimizer.pt", needs=("optimizer", "rng"), again=again)
         with torch.no_grad():
             for name, parameter in trainable(model).items():
                 parameter.copy_(weights[name])
-        saved = torch.load(newest / "optimizer.pt", weights_only=True)
         optimizer.load_state_dict(saved["optimizer"])
         torch.set_rng_state(saved["rng"])
         return int(content["step"]), content["state"]
@@ -118,6 +118,19 @@ class Checkpoints:
                 f"{path} belongs to other work ({'; '.join(differing)}); restore that, or delete "
                 f"{self._directory} to start from step 0"
             )
+
+
+def _loaded(path: Path, *, needs: Collection[str], again: str) -> dict[str, Any]:
+    """What `torch.save` wrote. StoreError where the file is damaged."""
+    try:
+        content: dict[str, Any] = require_torch().load(path, weights_only=True)
+        missing = sorted(set(needs) - content.keys())
+    except Exception as error:  # whatever a damaged archive makes of the reader
+        why = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        raise StoreError(f"{path} cannot be read: {why}; {again}") from error
+    if missing:
+        raise StoreError(f"{path} lacks {', '.join(missing[:3])}; {again}")
+    return content
 
 
 def trainable(model: Any) -> dict[str, Any]:

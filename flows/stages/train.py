@@ -204,6 +204,8 @@ def step_line(stage: str, metrics: StepMetrics) -> str:
         f"{metrics.row_tokens / max(metrics.train_seconds, 1e-9):.0f} row tokens/s, {seconds:.1f} s, "
         f"{(metrics.total_steps - metrics.step) * seconds:.0f} s left"
     )
+    if metrics.dropped_overlong:
+        line += f", {metrics.dropped_overlong} rows too long"
     if metrics.trajectories:
         line += (
             f", reward {metrics.reward_mean:.2f}, flat groups {metrics.zero_variance_share:.0%}, "
@@ -213,6 +215,8 @@ def step_line(stage: str, metrics: StepMetrics) -> str:
             line += f", {metrics.masked_share:.1%} of tokens masked or capped"
         if metrics.without_reward:
             line += f", {metrics.without_reward} rollouts without reward"
+        if metrics.dropped_singletons:
+            line += f", {metrics.dropped_singletons} groups of one left out"
         if "selected" in metrics.selection:
             chosen, left = metrics.selection["selected"], metrics.selection["not_selected"]
             line += f", {chosen:.0f} of {chosen + left:.0f} rollouts selected"

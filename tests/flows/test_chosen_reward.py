@@ -101,7 +101,9 @@ def test_the_status_line_shows_success_and_giving_up_beside_a_chosen_reward() ->
     plain = StepMetrics(step=1, total_steps=2, train_seconds=1.0, trajectories=8, reward_mean=0.25, **numbers)
     assert step_line("grpo", plain).endswith("reward 0.25, flat groups 0%, gap 0.000, entropy 0.00")
     off = replace(plain, logprob_gap=0.0314, entropy=0.5, masked_share=0.02, without_reward=3)
-    told = "gap 0.031, entropy 0.50, 2.0% of tokens masked or capped, 3 rollouts without reward"
+    off = replace(off, dropped_singletons=1)
+    told = "gap 0.031, entropy 0.50, 2.0% of tokens masked or capped, 3 rollouts without reward, "
+    told += "1 groups of one left out"
     assert step_line("grpo", off).endswith(told)
     shown = replace(plain, success_rate=0.5, reward_parts={"early_finish": 0.125}, judge_failures=2)
     assert step_line("grpo", shown).endswith(", success 50%, early finish 12%, 2 judgements failed")

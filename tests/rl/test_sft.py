@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from data.errors import ConfigError
+from data.errors import ConfigError, StoreError
 from data.trajectories import Trajectory
 from rl.checkpoints import Checkpoints
 from rl.lm import LoraSettings, Precision, load_model, memory_returned, training_device
@@ -220,6 +221,32 @@ def test_a_checkpoint_of_other_work_is_refused_with_what_differs(tiny: Path, tmp
         _train(tiny, tmp_path / "out", SHORT, on_progress=stop)
     with pytest.raises(ConfigError, match=r"rows: checkpoint"):
         _train(tiny, tmp_path / "out", SHORT, rows=three_rows()[:2])
+
+
+@pytest.mark.parametrize("file", ["weights.pt", "optimizer.pt", "state.json"])
+@pytest.mark.parametrize("damage", ["cut", "empty", "other"])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_serves(
+    tiny: Path, tmp_path: Path, undisturbed: TrainResult, file: str, damage: str
+) -> None:
+    import torch
+
+    def stop(metrics: StepMetrics) -> None:
+        if metrics.step == 5:
+            raise _Stop
+
+    with pytest.raises(_Stop):
+        _train(tiny, tmp_path / "out", SHORT, on_progress=stop)
+    newest = tmp_path / "out.checkpoints" / "step-000004"
+    if damage == "other":
+        torch.save({"nothing": torch.zeros(1)}, newest / file)
+    else:
+        whole = (newest / file).read_bytes()
+        (newest / file).write_bytes(whole[: len(whole) // 2] if damage == "cut" else b"")
+    with pytest.raises(StoreError, match=rf"step-000004/{file} .*; delete .*step-000004 to go on from the"):
+        _train(tiny, tmp_path / "out", SHORT)
+    shutil.rmtree(newest)
+    resumed = _train(tiny, tmp_path / "out", SHORT)
+    assert resumed.resumed_from == 2 and resumed.weights_digest == undisturbed.weights_digest
 
 
 def test_adapter_merge_equals_the_adapted_model(tiny: Path, tmp_path: Path) -> None:
