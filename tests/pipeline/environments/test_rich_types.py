@@ -141,7 +141,7 @@ def test_schema_and_python_agree_on_any_shape(kind: Kind, other: Kind, data: st.
 @pytest.mark.parametrize("annotation", [Level, list[Level], as_model(LEAVES[5]).annotation])
 def test_a_truth_value_is_no_number_of_an_enumeration(annotation: Any) -> None:
     wrong = {Level: True, list[Level]: [1, True]}.get(annotation, {"inner": True})
-    with pytest.raises(ArgumentsError, match="^value"):
+    with pytest.raises(ArgumentsError, match=r"^value"):
         signature_of(_tool(annotation)).bind({"value": wrong})
 
 
