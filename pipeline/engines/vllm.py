@@ -33,7 +33,7 @@ class ServedModel:
     """What a server says of a model."""
 
     longest: int
-    """Tokens of prompt and completion, where it says so."""
+    """Tokens of prompt and completion; 0 where it does not say."""
     is_vllm: bool
 
 
@@ -135,7 +135,7 @@ class VllmEngine:
             served.append(models[self.model])
         self.updatable = all(model.is_vllm for model in served)
         await asyncio.gather(*map(self._check_logprobs, self.pool.servers))
-        return min(model.longest for model in served)
+        return min(model.longest or _UNBOUNDED for model in served)
 
     async def reload_weights(self, directory: Path) -> str:
         """Load the checkpoint in `directory` on every server; its digest, now also `weights_version`.
@@ -176,9 +176,7 @@ class VllmEngine:
                 "the URL (what stands before /v1 of a server of OpenAI's API)"
             )
         return {
-            entry["id"]: ServedModel(
-                entry.get("max_model_len") or _UNBOUNDED, entry.get("owned_by") == "vllm"
-            )
+            entry["id"]: ServedModel(entry.get("max_model_len") or 0, entry.get("owned_by") == "vllm")
             for entry in entries
         }
 
