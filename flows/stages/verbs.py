@@ -1,7 +1,8 @@
-"""One function per verb that works on a run: opens what it needs, runs one stage, writes the manifest.
+"""One function per verb that works on a run: opens what it needs, runs one stage, says last that it is done.
 
-The demo and the proof compose the same stages over one open server instead. Not covered: parsing and
-printing (`flows.commands`).
+Of a synthesis and a curation `manifests/<stage>.json` says so; of a training and an evaluation the summary
+that they write last anyway, `training.json` and `evaluation.json`. The demo and the proof compose the same
+stages over one open server instead. Not covered: parsing and printing (`flows.commands`).
 """
 
 from __future__ import annotations
