@@ -16,6 +16,7 @@ import collections
 import email.utils
 import json
 import logging
+import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -381,7 +382,8 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
     """Seconds the server asks to wait: a number or an HTTP date; None where it says nothing sensible."""
     value = headers.get("retry-after", "")
     try:
-        return max(0.0, float(value))
+        seconds = float(value)
+        return max(0.0, seconds) if math.isfinite(seconds) else None
     except ValueError:
         pass
     try:
