@@ -98,6 +98,7 @@ class Rewarded:
         if task is None:
             raise ConfigError(
                 f"filter reward needs task {trajectory.task_id} of trajectory {trajectory.trajectory_id}, "
-                f"which is not in the store; synthesise or import the tasks with the trajectories"
+                "which is not in the store; `trajsmith synth` and the gateway keep both, code of your own "
+                "appends the task before its trajectories (`Store.append`)"
             )
         return task

@@ -4,7 +4,9 @@ What happens to a failed request: an overloaded server (429, 503, `Retry-After` 
 refuses connections is paused for everybody and asked again; that never uses up a request's tries, only
 the patience: seconds without any success anywhere. A broken answer (500, timeout, cut body) costs one
 of `max_tries`; an answer that fails validation is asked for once more. Concurrency per server follows
-AIMD: slow start, +1 per round of successes, a cut at each overload. Not covered: streaming.
+AIMD: slow start, +1 per round of successes, a cut at each overload. What a server says of a failure is told
+without the credentials it was sent, should it repeat them. Not covered: streaming; a credential inside an
+answer that is taken, which is what the model said.
 """
 
 from __future__ import annotations
@@ -12,19 +14,21 @@ from __future__ import annotations
 import asyncio
 import collections
 import email.utils
+import json
 import logging
+import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import httpx
 
-from pipeline.checks.credentials import shown_url
+from pipeline.checks.credentials import blotted, blotted_json, header_secrets
 from pipeline.errors import ConfigError, EngineError, EngineProtocolError
+from pipeline.urls import checked_url
 
 _log = logging.getLogger("trajsmith.http")
 _T = TypeVar("_T")
@@ -103,7 +107,7 @@ class _Failure(Exception):
 
 
 class HttpPool:
-    """Requests over one or many equal servers.
+    """Requests over one or many equal servers. `headers` are credentials.
 
     Close it before its event loop ends; it opens again in the next one (`asyncio.run` per training step).
     """
@@ -123,8 +127,9 @@ class HttpPool:
             raise ConfigError("no server URL given; pass at least one, e.g. http://127.0.0.1:8000")
         self.policy = policy or HttpPolicy()
         ceiling = float(self.policy.max_concurrency)
-        self.servers = [Server(_checked_url(url), limit=min(32.0, ceiling), ceiling=ceiling) for url in urls]
+        self.servers = [Server(checked_url(url), limit=min(32.0, ceiling), ceiling=ceiling) for url in urls]
         self._headers, self._transport = dict(headers or {}), transport
+        self._secrets = header_secrets(self._headers.values())
         self._clock, self._sleep, self._random = clock, sleep, random.Random(seed)
         self._homes: collections.OrderedDict[str, Server] = collections.OrderedDict()
         self._waiters: collections.deque[asyncio.Future[None]] = collections.deque()
@@ -154,14 +159,16 @@ class HttpPool:
             chosen = await self._acquire(affinity, server, started)
             sent = self._clock()
             try:
-                answer = validate(await self._send(chosen, method, path, body))
-            except EngineProtocolError as error:
-                failure = _Failure(FailureKind.PROTOCOL, str(error))
+                answer = await self._send(chosen, method, path, body)
+                try:
+                    value = validate(answer)
+                except EngineProtocolError as error:
+                    failure = _Failure(FailureKind.PROTOCOL, self._complaint(error, answer, validate))
+                else:
+                    self._succeeded(chosen)
+                    return value
             except _Failure as error:
                 failure = error
-            else:
-                self._succeeded(chosen)
-                return answer
             finally:
                 chosen.in_flight -= 1
                 self._wake()
@@ -172,11 +179,22 @@ class HttpPool:
             if failure.kind is FailureKind.BROKEN:
                 await self._sleep(self._jitter(tries[failure.kind]))
 
-    async def broadcast(self, path: str, body: Any = None, *, method: str = "POST") -> list[Any]:
-        """The answers of every server, in order; one failure fails all."""
+    async def broadcast(
+        self,
+        path: str,
+        body: Any = None,
+        *,
+        method: str = "POST",
+        validate: Callable[[Any], _T] = _as_is,
+    ) -> list[_T]:
+        """The validated answers of every server, in order; one failure fails all."""
         return await asyncio.gather(
-            *(self.request(path, body, method=method, server=one) for one in self.servers)
+            *(self.request(path, body, method=method, validate=validate, server=one) for one in self.servers)
         )
+
+    def shown(self, answer: Any) -> str:
+        """The beginning of an answer, as errors may show it."""
+        return f"{blotted_json(answer, self._secrets)!r:.200}"
 
     def ledger(self) -> dict[str, int]:
         """Successes ("ok") and failures by kind, over all servers."""
@@ -193,19 +211,32 @@ class HttpPool:
         try:
             reply = await self._connection().request(method, server.url + path, json=body)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-            raise _Failure(
-                FailureKind.UNREACHABLE, f"no connection ({error or type(error).__name__})"
-            ) from error
+            said = blotted(str(error) or type(error).__name__, self._secrets)
+            raise _Failure(FailureKind.UNREACHABLE, f"no connection ({said})") from None
         except httpx.HTTPError as error:
-            raise _Failure(FailureKind.BROKEN, f"{type(error).__name__} {error}".strip()) from error
+            said = blotted(f"{type(error).__name__} {error}".strip(), self._secrets)
+            raise _Failure(FailureKind.BROKEN, said) from None
         if reply.status_code >= 400:
-            raise _status_failure(reply)
+            raise _status_failure(reply, blotted(reply.text, self._secrets))
         if "json" not in reply.headers.get("content-type", ""):
             return reply.text
         try:
-            return reply.json()
-        except ValueError as error:
-            raise _Failure(FailureKind.PROTOCOL, f"answer is not JSON: {reply.text!r:.200}") from error
+            return json.loads(reply.content)
+        except (ValueError, RecursionError):
+            said = blotted(reply.text, self._secrets)
+            raise _Failure(FailureKind.PROTOCOL, f"answer is not JSON: {said!r:.200}") from None
+
+    def _complaint(self, error: EngineProtocolError, answer: Any, validate: Callable[[Any], object]) -> str:
+        """What `validate` finds wrong with an answer, without our credentials.
+
+        It may quote the beginning of one, so it looks again at an answer that holds none.
+        """
+        if self._secrets:
+            try:
+                validate(blotted_json(answer, self._secrets))
+            except EngineProtocolError as again:
+                error = again
+        return blotted(str(error), self._secrets)
 
     def _connection(self) -> httpx.AsyncClient:
         loop = asyncio.get_running_loop()
@@ -339,8 +370,8 @@ class HttpPool:
         return float(longest * (0.5 + 0.5 * self._random.random()))
 
 
-def _status_failure(reply: httpx.Response) -> _Failure:
-    message = f"HTTP {reply.status_code}: {reply.text!r:.300}"
+def _status_failure(reply: httpx.Response, said: str) -> _Failure:
+    message = f"HTTP {reply.status_code}: {said!r:.300}"
     if reply.status_code in (429, 503):
         return _Failure(FailureKind.OVERLOADED, message, _retry_after(reply.headers))
     broken = reply.status_code >= 500 or reply.status_code == 408
@@ -351,29 +382,11 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
     """Seconds the server asks to wait: a number or an HTTP date; None where it says nothing sensible."""
     value = headers.get("retry-after", "")
     try:
-        return max(0.0, float(value))
+        seconds = float(value)
+        return max(0.0, seconds) if math.isfinite(seconds) else None
     except ValueError:
         pass
     try:
         return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
     except ValueError:
         return None
-
-
-def _checked_url(url: str) -> str:
-    try:
-        parsed = urlsplit(url)
-        good = parsed.scheme in ("http", "https") and parsed.hostname and parsed.port != 0
-        httpx.URL(url)
-    except (ValueError, httpx.InvalidURL):  # an unclosed bracket, a port above 65535, a blank in the name
-        good = False
-    if not good or url.split() != [url]:
-        raise ConfigError(
-            f"server URL {shown_url(url)!r} is not an http(s) URL; write e.g. http://127.0.0.1:8000"
-        )
-    if parsed.username is not None or parsed.query or parsed.fragment:
-        raise ConfigError(
-            f"the URL of the server at {parsed.hostname} may hold no user, password, query or fragment, as "
-            "errors show it; name the environment variable of a key as api_key_env"
-        )
-    return url.rstrip("/")

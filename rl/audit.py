@@ -52,7 +52,7 @@ class AuditReport:
         raise ConfigError(
             f"mask audit refuses to train, {len(self.problems)} problem(s) in {self.trajectories} "
             f"trajectories:\n{shown}{tail}\n"
-            f"look at one with `trajsmith view`; the spans come from the renderer or the import"
+            f"look at one with `trajsmith view`, and correct the renderer or whatever else made its spans"
         )
 
 

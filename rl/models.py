@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -78,14 +79,36 @@ def cache_directory() -> Path:
     return user_path(configured) if configured else Path.home() / ".cache" / "trajsmith"
 
 
+def smollm2_directory(cache: Path | None = None) -> Path:
+    """Where the embedded model is, or will be."""
+    return (cache or cache_directory()) / "models" / _DIRECTORY
+
+
+def check_weights(directory: Path) -> None:
+    """ConfigError where a *.safetensors of `directory` is shorter or longer than it says."""
+    for path in sorted(directory.glob("*.safetensors")):
+        with open(path, "rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            try:
+                header = json.loads(file.read(length))
+                end = max(
+                    entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"
+                )
+            except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+                raise ConfigError(f"{path} is no safetensors file: {error!r:.100}") from error
+        size, told = path.stat().st_size, 8 + length + end
+        if size != told:
+            raise ConfigError(f"{path} has {size} bytes, and says that it has {told}")
+
+
 def fetch_smollm2(cache: Path | None = None, *, download: Download | None = None) -> Path:
     """The embedded model's directory, built on first use (93 MB download, 540 MB on disk).
 
     Raises MissingExtraError where what builds it is not installed, StoreError where the download fails or is
     not the expected file, or the cache cannot be written; nothing is left then.
     """
-    models = (cache or cache_directory()) / "models"
-    target = models / _DIRECTORY
+    target = smollm2_directory(cache)
+    models = target.parent
     with disk_errors(models, safe=_SAFE):
         models.mkdir(parents=True, exist_ok=True)
         with _locked(models / f".{_DIRECTORY}.lock"):

@@ -48,11 +48,17 @@ def env_check(
         raise typer.Exit(1)
 
 
-def doctor(as_json: JsonOption = False) -> None:
-    """What is installed and in conflict, with the command that fixes it; exit code 1 on a problem."""
+def doctor(
+    url: Annotated[
+        str, typer.Option(help="Server(s) of a policy to look at, too, separated by commas.")
+    ] = "",
+    api_key_env: Annotated[str, typer.Option(help="Environment variable that holds their key.")] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """What is installed, reachable and in conflict, and the command that fixes it; code 1 on a problem."""
     from flows.stages.doctor import examine
 
-    findings = examine()
+    findings = examine(url.split(",") if url else (), api_key_env=api_key_env)
     if as_json:
         print_json([finding.model_dump() for finding in findings])
     else:

@@ -86,7 +86,7 @@ class ProofName(StrEnum):
 def grpo(
     recipe: RecipeArgument, runs: RunsOption = RUNS, url: UrlOption = "", dry_run: DryRunOption = False
 ) -> None:
-    """Reinforcement learning from the run's newest model; the model goes to models/grpo."""
+    """Reinforcement learning from models/sft (the base where there is none) to models/grpo."""
     from flows.stages import verbs
     from flows.stages.recipe import load_recipe
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from data.card import Funnel
+from data.files import write_atomically
 from data.messages import Record
 from data.store import Store
 from data.summaries import read_summary
@@ -25,8 +26,10 @@ from filters.efficiency import Efficiency, demonstrated_lengths
 from filters.funnel import FunnelCounts
 from filters.mix import Mix, MixRow
 from filters.rewarded import Rewarded, TaskLookup
+from flows.stages import run as runs_
+from flows.stages.policy import policy_label
 from flows.stages.progress import Say, silent
-from flows.stages.recipe import CurateSection
+from flows.stages.recipe import CurateSection, Recipe
 from pipeline.checks.matching import Call
 from pipeline.environments.base import Environment
 from pipeline.errors import ConfigError
@@ -47,6 +50,26 @@ class Curation(Record):
     funnel: tuple[FunnelRow, ...]
     mix: tuple[MixRow, ...] = ()
     """The difficulty mix that was reached, where the chain has one."""
+
+
+async def curation_stage(
+    store: Store, recipe: Recipe, *, environment: Environment, renderer: Renderer, say: Say
+) -> Curation:
+    """Curate, keep the funnel for the report, write the manifest."""
+    inputs = {"trajectories": store.digest("trajectories")}
+    curation = await curate(
+        store,
+        recipe.curate,
+        environment=environment,
+        renderer=renderer,
+        policy_name=policy_label(recipe.policy),
+        say=say,
+    )
+    write_atomically(store.root / CURATION, curation.model_dump_json(indent=1) + "\n")
+    counts = {"seen": curation.seen, "kept": curation.kept}
+    config = recipe.curate.model_dump(mode="json")
+    runs_.finish(store, "curate", config=config, inputs=inputs, counts=counts)
+    return curation
 
 
 async def curate(

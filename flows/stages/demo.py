@@ -13,13 +13,14 @@ from pathlib import Path
 
 from data.store import Store
 from flows.stages import run as runs_
+from flows.stages.curate import curation_stage
 from flows.stages.evaluate import Evaluation
 from flows.stages.policy import LivePolicy, open_policy, refuse_script_to_train
 from flows.stages.progress import Say
 from flows.stages.recipe import Recipe
 from flows.stages.report import report
 from flows.stages.train import grpo_tasks, run_grpo, run_sft
-from flows.stages.verbs import chosen_stages, curation_stage, evaluation_stage, synthesis_stage
+from flows.stages.verbs import chosen_stages, evaluation_stage, synthesis_stage
 from pipeline.environments.base import Environment
 from pipeline.reporting.content import Rate
 from rl.models import model_label, resolve_model

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Iterator, Sequence
+from importlib.metadata import PackageNotFoundError
 from importlib.util import find_spec
 
 from data.messages import Record
-from pipeline.errors import ConfigError
+from flows.stages.packages import BASE, PackageGroup, installed_groups
+from pipeline.checks.credentials import read_variable, shown_url
+from pipeline.engines.vllm import VllmEngine
+from pipeline.errors import ConfigError, TrajsmithError
+from pipeline.http import HttpPolicy
 
-_EXTRAS = {
-    "rl": ("torch", "transformers", "trl", "peft", "datasets"),
-    "flows": ("prefect",),
-    "publish": ("huggingface_hub",),
-    "bfcl": ("bfcl_eval",),
-}
+_SETUP = "rm -f .venv/.complete && make setup"
+"""`make setup` alone does nothing where it was done and a package was changed by hand since."""
+_PROBE = HttpPolicy(timeout=60.0, patience=10.0)
 
 
 class Finding(Record):
@@ -31,9 +33,11 @@ class Finding(Record):
     fix: str = ""
 
 
-def examine() -> list[Finding]:
-    """Everything, in the order a newcomer needs it."""
-    return [*_python(), *_extras(), *_server(), *_sandbox(), *_model(), *_gpu()]
+def examine(urls: Sequence[str] = (), *, api_key_env: str = "") -> list[Finding]:
+    """Everything, in the order a newcomer needs it; last the servers of a policy at `urls`."""
+    local = [*_python(), *_packages(), *_server(), *_sandbox(), *_model(), *_gpu()]
+    key = read_variable(api_key_env, where="--api-key-env") if api_key_env else ""
+    return local + [asyncio.run(_probe(url, key)) for url in urls]
 
 
 def _python() -> Iterator[Finding]:
@@ -49,16 +53,34 @@ def _python() -> Iterator[Finding]:
             )
 
 
-def _extras() -> Iterator[Finding]:
-    for extra, packages in _EXTRAS.items():
-        fix = "make bfcl-setup" if extra == "bfcl" else "make setup"
-        for package in packages:
-            try:
-                yield Finding(
-                    what=f"{extra}: {package}", status="ok", detail=version(package.replace("_", "-"))
-                )
-            except PackageNotFoundError:
-                yield Finding(what=f"{extra}: {package}", status="missing", detail="not installed", fix=fix)
+def _packages() -> Iterator[Finding]:
+    try:
+        groups = installed_groups()
+    except PackageNotFoundError:
+        yield Finding(
+            what="packages", status="problem", detail="trajsmith is not installed", fix="make setup"
+        )
+        return
+    yield from map(judge, groups)
+
+
+def judge(group: PackageGroup) -> Finding:
+    """One line on a group. What is out of its range is a problem, and so is a base that lacks something."""
+    missing, unfit = group.missing(), group.out_of_range()
+    told = [
+        f"{kind}: {', '.join(names)}"
+        for kind, names in (("out of range", unfit), ("not installed", missing))
+        if names
+    ]
+    if not told:
+        names = ", ".join(need.name for need in group.needs)
+        return Finding(
+            what=group.name, status="ok", detail=names if len(names) < 80 else f"{len(group.needs)} packages"
+        )
+    status = "problem" if unfit or group.name == BASE else "missing"
+    kind, name = group.name.split()
+    fix = f"make {name}-setup" if kind == "benchmark" else _SETUP
+    return Finding(what=group.name, status=status, detail="; ".join(told), fix=fix)
 
 
 def _server() -> Iterator[Finding]:
@@ -108,16 +130,49 @@ def _jail() -> Finding:
 
 
 def _model() -> Iterator[Finding]:
-    from rl.models import MODEL_LABELS, cache_directory
+    from pipeline.server import check_model
+    from rl.models import MODEL_LABELS, check_weights, smollm2_directory
 
+    path = smollm2_directory()
     for name in MODEL_LABELS:
-        path = cache_directory() / "models"
-        ready = path.is_dir() and any(not entry.name.startswith(".") for entry in path.iterdir())
-        detail = str(path) if ready else "not fetched yet; the first use fetches it"
-        yield Finding(what=f"model {name}", status="ok" if ready else "missing", detail=detail)
+        what = f"model {name}"
+        if not path.is_dir():
+            detail = "not fetched yet; the first use fetches it"
+            yield Finding(what=what, status="missing", detail=detail)
+            continue
+        try:
+            check_model(path)
+            check_weights(path)
+        except ConfigError as error:
+            # The next use fetches it again.
+            yield Finding(
+                what=what, status="problem", detail=str(error), fix=f"rm -r {shlex.quote(str(path))}"
+            )
+        else:
+            yield Finding(what=what, status="ok", detail=str(path))
 
 
 def _gpu() -> Iterator[Finding]:
     found = shutil.which("nvidia-smi")
     detail = "nvidia-smi found" if found else f"none; {os.cpu_count()} cores do the work"
     yield Finding(what="gpu", status="ok" if found else "missing", detail=detail)
+
+
+async def _probe(url: str, key: str) -> Finding:
+    """Whether a policy could act with the server: its first model, asked as a stage asks at its start."""
+    what = f"server {shown_url(url)}"
+    try:
+        engine = VllmEngine([url], model="", api_key=key, policy=_PROBE)
+        try:
+            [models] = await engine.served_models()
+            if not models:
+                raise ConfigError(f"{url} serves no model; start it with one")
+            engine.model, model = next(iter(models.items()))
+            await engine.check()
+        finally:
+            await engine.close()
+    except TrajsmithError as error:
+        return Finding(what=what, status="problem", detail=str(error))
+    length = f"up to {model.longest} tokens" if model.longest else "does not say how long a context"
+    detail = f"model {', '.join(models)}; {length}; processed log-probs"
+    return Finding(what=what, status="ok", detail=detail)

@@ -181,8 +181,8 @@ async def _settle_weights(engine: VllmEngine, model_dir: Path, *, ours: bool, sa
 
     try:
         engine.weights_version = await engine.served_weights_digest()
-    except RequestRefusedError:
-        say(f"{engine.urls[0]} does not tell its weights; start it with `trajsmith serve` to be sure of them")
+    except RequestRefusedError as error:
+        say(f"a server tells no weights; start it with `trajsmith serve` to be sure of them ({error})")
         return
     if not ours and engine.weights_version != checkpoint_digest(model_dir):
         say(f"the server holds other weights; giving it those of {model_dir}")

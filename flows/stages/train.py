@@ -1,7 +1,8 @@
-"""The training stages: which records go in, which model comes out, what the manifest says.
+"""The training stages: which records go in, which model comes out. `training.json` beside it is written last.
 
-Training itself is in `rl`, imported when a stage runs. The model of a stage is `models/<stage>`; a
-later stage starts from the newest one (`latest_model`).
+Training itself is in `rl`, imported when a stage runs. The model of a stage is `models/<stage>`. SFT starts
+from the recipe's model, GRPO from `models/sft` where there is one; what acts (synthesis, evaluation) takes
+the newest (`latest_model`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""One function per verb that works on a run: opens what it needs, runs one stage, writes the manifest.
+"""One function per verb that works on a run: opens what it needs, runs one stage, says last that it is done.
 
-The demo and the proof compose the same stages over one open server instead. Not covered: parsing and
-printing (`flows.commands`).
+Of a synthesis and a curation `manifests/<stage>.json` says so; of a training and an evaluation the summary
+that they write last anyway, `training.json` and `evaluation.json`. The demo and the proof compose the same
+stages over one open server instead. Not covered: parsing and printing (`flows.commands`).
 """
 
 from __future__ import annotations
@@ -13,11 +14,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from data.files import write_atomically
 from data.store import Store
 from data.tasks import Task
 from flows.stages import run as runs_
-from flows.stages.curate import CURATION, Curation, curate
+from flows.stages.curate import Curation, curation_stage
 from flows.stages.evaluate import Evaluation, evaluate
 from flows.stages.policy import LivePolicy, open_policy, policy_label, policy_model, refuse_script_to_train
 from flows.stages.progress import Say
@@ -43,7 +43,6 @@ from flows.stages.train import (
 )
 from pipeline.environments.base import Environment
 from pipeline.errors import ConfigError, EnvironmentFailure
-from pipeline.renderers.base import Renderer
 from pipeline.renderers.load import load_renderer
 from pipeline.rewards import build_reward
 from rl.models import checkpoint_digest, resolve_model
@@ -210,26 +209,6 @@ async def run_curation(recipe: Recipe, *, runs: Path, say: Say) -> Curation:
         return await curation_stage(
             store, recipe, environment=runs_.environment_of(recipe), renderer=renderer, say=say
         )
-
-
-async def curation_stage(
-    store: Store, recipe: Recipe, *, environment: Environment, renderer: Renderer, say: Say
-) -> Curation:
-    """Curate, keep the funnel for the report, write the manifest."""
-    inputs = {"trajectories": store.digest("trajectories")}
-    curation = await curate(
-        store,
-        recipe.curate,
-        environment=environment,
-        renderer=renderer,
-        policy_name=policy_label(recipe.policy),
-        say=say,
-    )
-    write_atomically(store.root / CURATION, curation.model_dump_json(indent=1) + "\n")
-    counts = {"seen": curation.seen, "kept": curation.kept}
-    config = recipe.curate.model_dump(mode="json")
-    runs_.finish(store, "curate", config=config, inputs=inputs, counts=counts)
-    return curation
 
 
 def train_sft(recipe: Recipe, *, runs: Path, dry_run: bool, say: Say) -> str:

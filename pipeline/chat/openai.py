@@ -1,8 +1,9 @@
 """A chat over any OpenAI-compatible `/v1/chat/completions` endpoint.
 
-The key is read from a named environment variable when the chat is made and is never logged, stored
-or part of a cache key. Tool calls the server parsed are taken as its claim: arguments are checked to
-be a JSON object. Where the server refuses `response_format`, the schema is only told in the prompt.
+The key is read from a named environment variable when the chat is made and is never logged, stored or part
+of a cache key, nor told where a failing server repeats it (`pipeline.http`). Tool calls the server parsed are
+taken as its claim: arguments are checked to be a JSON object. Where the server refuses `response_format`, the
+schema is only told in the prompt.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def read_reply(answer: Any) -> tuple[Turn, int]:
             tool_calls=calls,
         )
         return turn, int(usage.get("total_tokens", 0))
-    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+    except (AttributeError, KeyError, IndexError, OverflowError, TypeError, ValueError) as error:
         raise EngineProtocolError(f"malformed chat answer ({error!r}): {answer!r:.300}") from error
 
 

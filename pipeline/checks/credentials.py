@@ -5,18 +5,25 @@ keys, `Bearer ...`, an address with a password or a key in it), by the name of i
 `db_password`, ...) or of a command's flag (`[run, --api-key, ...]`), and in `api_key_env` by being no name
 of a variable. Under `auth`, `env` and `headers` values are names of variables, which their readers check;
 lists otherwise, and what lies deeper than a chat's settings, are data of tasks, whose password is anybody's.
-Not covered: a secret of no known form under a name of no known meaning.
+Whoever sends one blots it out of what the other side says, since a server may repeat what it was sent.
+Not covered: a secret of no known form under a name of no known meaning; one coded in base64 or the like.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
+from data import canonical
 from data.errors import ConfigError
+
+BLOT = "***"
+"""What stands where a secret stood."""
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FORMS = re.compile(
@@ -35,6 +42,8 @@ _OF_VARIABLES = frozenset({"auth", "env", "headers"})
 """Mappings whose values are names of environment variables."""
 _DEEPEST = 5
 """Keys down to an option: loop.chats.<role>.api_key has four."""
+_MIN_BLOTTED = 4
+"""Shorter secrets would blot out half of every text."""
 
 
 def check_variable(name: str, *, where: str) -> None:
@@ -47,17 +56,57 @@ def check_variable(name: str, *, where: str) -> None:
 
 
 def read_variable(name: str, *, where: str) -> str:
-    """The value of the environment variable `name`. ConfigError where it is no name, not set or empty."""
+    """The value of the environment variable `name`, which a header can hold.
+
+    ConfigError where it is no name, not set, empty, or has what no header takes (a line's end above all).
+    """
     check_variable(name, where=where)
     value = os.environ.get(name, "")
     if not value:
         raise ConfigError(f"{where}: the environment variable {name} is not set; export it there")
+    if not value.isprintable() or not value.isascii() or value != value.strip():
+        raise ConfigError(
+            f"{where}: the value of {name} (not shown) is no printable ASCII text, or has blanks at an end; "
+            "export it again, without the end of its line"
+        )
     return value
 
 
 def shown_url(url: str) -> str:
     """An address as errors and records may show it: without user, password, query and fragment."""
     return re.sub(r"(?<=//)[^/]*@", "", re.split("[?#]", url)[0])
+
+
+def blotted(text: str, secrets: Iterable[str]) -> str:
+    """`text` without any of the secrets, in whichever spelling of JSON or of a URL they stand there."""
+    for secret in sorted(set(secrets), key=len, reverse=True):
+        if len(secret) >= _MIN_BLOTTED:
+            text = _spellings(secret).sub(BLOT, text)
+    return text
+
+
+def blotted_json(value: Any, secrets: Sequence[str]) -> Any:
+    """A JSON value without secrets in its texts, names and numbers; it stays a JSON value."""
+    if isinstance(value, list):
+        return [blotted_json(item, secrets) for item in value]
+    if isinstance(value, dict):
+        return {blotted(name, secrets): blotted_json(item, secrets) for name, item in value.items()}
+    if value is None or isinstance(value, bool):
+        return value
+    text = str(value)
+    clean = blotted(text, secrets)
+    return value if clean == text else clean
+
+
+def header_secrets(values: Iterable[str]) -> tuple[str, ...]:
+    """What the values of credential headers keep secret: each without the scheme before it (`Bearer`)."""
+    return tuple(value.partition(" ")[2] or value for value in values)
+
+
+def url_secrets(url: str) -> tuple[str, ...]:
+    """What an address keeps secret: its password and the values of its query."""
+    parsed = urlsplit(url)
+    return (parsed.password or "", *(value for _, value in parse_qsl(parsed.query)))
 
 
 def refuse_credentials(value: Mapping[str, Any], *, where: str) -> None:
@@ -107,3 +156,19 @@ def _flagged(items: Sequence[Any]) -> Iterator[int]:
 
 def _means_credential(name: str) -> bool:
     return re.sub("[_-]", "", name.lower()).endswith(_ENDINGS)
+
+
+@functools.lru_cache(maxsize=64)
+def _spellings(secret: str) -> re.Pattern[str]:
+    return re.compile("".join(_spelling(character) for character in secret))
+
+
+def _spelling(character: str) -> str:
+    """A pattern of one character as it is, escaped in JSON (also in JSON inside JSON), or coded in a URL."""
+    units = character.encode("utf-16-be", "surrogatepass").hex()
+    escaped = "".join(rf"\\{{1,8}}u{units[at : at + 4]}" for at in range(0, len(units), 4))
+    coded = "".join(f"%{byte:02x}" for byte in character.encode("utf-8", "surrogatepass"))
+    short = re.escape(canonical.dumps(character)[1:-1].lstrip("\\"))  # n of \n
+    itself = re.escape(character)
+    plus = r"|\+" if character == " " else ""
+    return rf"(?:(?i:{escaped}|{coded})|\\{{1,8}}(?:{itself}|{short})|{itself}{plus})"

@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,21 @@ import httpx
 
 from pipeline.engines.base import Completion, FinishReason, Sampling
 from pipeline.errors import ConfigError, EngineError, EngineProtocolError
-from pipeline.http import HttpPolicy, HttpPool
+from pipeline.http import HttpPolicy, HttpPool, Server
 
 _PROBE_IDS = [11, 23, 5, 17, 42, 31, 7, 29]
 _NEUTRAL = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 _RESET_TRIES = 20
+_UNBOUNDED = 2**31
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """What a server says of a model."""
+
+    longest: int
+    """Tokens of prompt and completion; 0 where it does not say."""
+    is_vllm: bool
 
 
 class VllmEngine:
@@ -68,9 +79,15 @@ class VllmEngine:
         )
 
     async def generate(
-        self, token_ids: list[int], sampling: Sampling, *, n: int = 1, affinity: str = ""
+        self,
+        token_ids: list[int],
+        sampling: Sampling,
+        *,
+        n: int = 1,
+        affinity: str = "",
+        server: Server | None = None,
     ) -> list[Completion]:
-        """See `Engine.generate`."""
+        """See `Engine.generate`; `server` is one of the pool's, asked and no other."""
         body = self._body(token_ids, sampling, n)
         async with self._request():
             version = self.weights_version
@@ -78,37 +95,47 @@ class VllmEngine:
             def read(answer: Any) -> list[Completion]:
                 return read_completions(answer, token_ids, n=n, weights_version=version)
 
-            return await self.pool.request("/v1/completions", body, affinity=affinity, validate=read)
+            return await self.pool.request(
+                "/v1/completions", body, affinity=affinity, validate=read, server=server
+            )
 
-    async def score(self, token_ids: list[int]) -> list[float]:
-        """See `Engine.score`; at temperature 1."""
+    async def score(self, token_ids: list[int], *, server: Server | None = None) -> list[float]:
+        """See `Engine.score`; at temperature 1. `server` as in `generate`."""
         if len(token_ids) < 2:
             return []
         body = self._body(token_ids, Sampling(temperature=0.0, max_tokens=1), 1) | {"prompt_logprobs": 0}
         async with self._request():
             return await self.pool.request(
-                "/v1/completions", body, validate=lambda answer: read_prompt_logprobs(answer, token_ids)
+                "/v1/completions",
+                body,
+                validate=lambda answer: read_prompt_logprobs(answer, token_ids),
+                server=server,
             )
 
+    async def served_models(self) -> list[dict[str, ServedModel]]:
+        """What every server serves, by name. ConfigError where one does not list its models."""
+        answers: list[Any] = await self.pool.broadcast("/v1/models", method="GET")
+        return [
+            self._read_models(server, answer)
+            for server, answer in zip(self.pool.servers, answers, strict=True)
+        ]
+
     async def check(self) -> int:
-        """The longest sequence every server takes, after making sure they are what we need.
+        """The longest sequence every server takes, after making sure that each is what we need.
 
         Raises ConfigError where a server has another model, or returns log-probs from before temperature.
         """
-        answers = await self.pool.broadcast("/v1/models", method="GET")
-        served = [_served_model(answer, self.model) for answer in answers]
-        self.updatable = all(entry.get("owned_by") == "vllm" for entry in served)
-        sampling = Sampling(temperature=0.05, max_tokens=1, seed=0)
-        sampled = (await self.generate(_PROBE_IDS, sampling))[0]
-        scored = (await self.score([*_PROBE_IDS, sampled.token_ids[0]]))[-1]
-        # At temperature 0.05 the top token is nearly certain; a log-prob as at temperature 1 is a raw one.
-        if scored < -0.2 and abs(sampled.logprobs[0] - scored) < 0.5 * abs(scored):
-            raise ConfigError(
-                f"the server of {self.model!r} returns log-probs from before temperature "
-                f"({sampled.logprobs[0]:.3f} at temperature 0.05, {scored:.3f} at 1); "
-                f"start it with --logprobs-mode processed_logprobs"
-            )
-        return min(int(entry.get("max_model_len") or 2**31) for entry in served)
+        served = []
+        for server, models in zip(self.pool.servers, await self.served_models(), strict=True):
+            if self.model not in models:
+                raise ConfigError(
+                    f"the server {server.url} has the models {sorted(models)}, not {self.model!r}; "
+                    "correct the name or the URL"
+                )
+            served.append(models[self.model])
+        self.updatable = all(model.is_vllm for model in served)
+        await asyncio.gather(*map(self._check_logprobs, self.pool.servers))
+        return min(model.longest or _UNBOUNDED for model in served)
 
     async def reload_weights(self, directory: Path) -> str:
         """Load the checkpoint in `directory` on every server; its digest, now also `weights_version`.
@@ -117,7 +144,7 @@ class VllmEngine:
         """
         async with self._update():
             body = {"method": "trajsmith_load", "args": [str(Path(directory).resolve())]}
-            digest = _one_digest(await self.pool.broadcast("/collective_rpc", body))
+            digest = _one_digest(await self.pool.broadcast("/collective_rpc", body, validate=read_digests))
             await self._reset_prefix_cache()
             self.weights_version = digest
         return digest
@@ -132,14 +159,38 @@ class VllmEngine:
 
     async def served_weights_digest(self) -> str:
         """Digest of the base weights the servers loaded last, taken while they were loaded."""
-        answers = await self.pool.broadcast("/collective_rpc", {"method": "trajsmith_digest"})
-        if not all(_digests(answers)):
-            answers = await self.pool.broadcast("/collective_rpc", {"method": "trajsmith_load"})
-        return _one_digest(answers)
+        digests = await self._digests("trajsmith_digest")
+        if not all(all(each) for each in digests):
+            digests = await self._digests("trajsmith_load")
+        return _one_digest(digests)
 
     async def close(self) -> None:
         """Release connections."""
         await self.pool.close()
+
+    def _read_models(self, server: Server, answer: Any) -> dict[str, ServedModel]:
+        entries = answer.get("data") if isinstance(answer, dict) else None
+        if not isinstance(entries, list) or not all(map(_is_model, entries)):
+            raise ConfigError(
+                f"{server.url}/v1/models answered {self.pool.shown(answer)}, which lists no models; correct "
+                "the URL (what stands before /v1 of a server of OpenAI's API)"
+            )
+        return {
+            entry["id"]: ServedModel(entry.get("max_model_len") or 0, entry.get("owned_by") == "vllm")
+            for entry in entries
+        }
+
+    async def _check_logprobs(self, server: Server) -> None:
+        sampling = Sampling(temperature=0.05, max_tokens=1, seed=0)
+        sampled = (await self.generate(_PROBE_IDS, sampling, server=server))[0]
+        scored = (await self.score([*_PROBE_IDS, sampled.token_ids[0]], server=server))[-1]
+        # At temperature 0.05 the top token is nearly certain; a log-prob as at temperature 1 is a raw one.
+        if scored < -0.2 and abs(sampled.logprobs[0] - scored) < 0.5 * abs(scored):
+            raise ConfigError(
+                f"the server {server.url} of {self.model!r} returns log-probs from before temperature "
+                f"({sampled.logprobs[0]:.3f} at temperature 0.05, {scored:.3f} at 1); "
+                f"start it with --logprobs-mode processed_logprobs"
+            )
 
     def _body(self, token_ids: list[int], sampling: Sampling, n: int) -> dict[str, Any]:
         body: dict[str, Any] = {
@@ -163,6 +214,9 @@ class VllmEngine:
         if sampling.stop:
             body |= {"stop": list(sampling.stop), "include_stop_str_in_output": True}
         return body
+
+    async def _digests(self, method: str) -> list[list[str]]:
+        return await self.pool.broadcast("/collective_rpc", {"method": method}, validate=read_digests)
 
     def _condition(self) -> asyncio.Condition:
         loop = asyncio.get_running_loop()
@@ -203,7 +257,7 @@ class VllmEngine:
     async def _reset_prefix_cache(self) -> None:
         """Forget the old weights' cache; the server refuses while aborted requests still hold blocks."""
         for _ in range(_RESET_TRIES):
-            answers = await self.pool.broadcast("/reset_prefix_cache")
+            answers: list[Any] = await self.pool.broadcast("/reset_prefix_cache")
             if all(isinstance(answer, dict) and answer.get("success") for answer in answers):
                 return
             await asyncio.sleep(0.1)
@@ -223,7 +277,7 @@ def read_completions(
     try:
         ordered = sorted(choices, key=lambda choice: int(choice["index"]))
         return [_read_choice(choice, prompt, weights_version) for choice in ordered]
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise EngineProtocolError(f"malformed choice ({error!r}): {choices!r:.300}") from error
 
 
@@ -252,37 +306,36 @@ def read_prompt_logprobs(answer: Any, token_ids: list[int]) -> list[float]:
             raise EngineProtocolError(f"{len(positions)} prompt log-probs for {len(token_ids)} tokens")
         pairs = zip(positions[1:], token_ids[1:], strict=True)
         values = [float(position[str(token)]["logprob"]) for position, token in pairs]
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, IndexError, OverflowError, TypeError, ValueError) as error:
         raise EngineProtocolError(f"malformed prompt log-probs ({error!r}): {answer!r:.300}") from error
     if not all(math.isfinite(value) for value in values):
         raise EngineProtocolError("a prompt log-prob is not finite")
     return values
 
 
-def _served_model(answer: Any, model: str) -> dict[str, Any]:
-    """What a server says of the model it serves under this name."""
-    served = {entry["id"]: entry for entry in answer["data"]} if isinstance(answer, dict) else {}
-    if model not in served:
-        raise ConfigError(
-            f"the server has the models {sorted(served)}, not {model!r}; correct the name or the URL"
-        )
-    found: dict[str, Any] = served[model]
-    return found
-
-
-def _digests(answers: list[Any]) -> list[str]:
+def read_digests(answer: Any) -> list[str]:
+    """The weights digest of each worker of a server. EngineProtocolError where it gives none."""
     try:
-        return [str(result["digest"]) for answer in answers for result in answer["results"]]
+        digests = [result["digest"] for result in answer["results"]]
     except (KeyError, TypeError) as error:
-        raise EngineProtocolError(
-            f"the server's worker extension did not answer: {answers!r:.300}"
-        ) from error
+        raise EngineProtocolError(f"the server's worker extension did not answer: {answer!r:.300}") from error
+    if not digests or not all(isinstance(digest, str) for digest in digests):
+        raise EngineProtocolError(f"the server's workers gave no digest of their weights: {answer!r:.300}")
+    return digests
 
 
-def _one_digest(answers: list[Any]) -> str:
-    digests = set(_digests(answers))
-    if len(digests) != 1 or "" in digests:
+def _is_model(entry: Any) -> bool:
+    """Whether an entry of `/v1/models` can be read."""
+    if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
+        return False
+    longest = entry.get("max_model_len") or 0
+    return isinstance(longest, int) and longest >= 0
+
+
+def _one_digest(digests: Iterable[list[str]]) -> str:
+    different = {digest for each in digests for digest in each}
+    if len(different) != 1 or "" in different:
         raise EngineError(
-            f"the servers do not hold the same weights: digests {sorted(digests)}; restart them"
+            f"the servers do not hold the same weights: digests {sorted(different)}; restart them"
         )
-    return digests.pop()
+    return different.pop()

@@ -17,13 +17,10 @@ from typing import Any
 from data import canonical
 from data.files import disk_errors
 from data.messages import ToolResult
-from pipeline.checks.credentials import check_variable
+from pipeline.checks.credentials import BLOT, blotted, blotted_json, check_variable
 from pipeline.errors import ConfigError
 
-SCRUBBED = "***"
 SCRUB = ("api_key", "apikey", "x-api-key", "authorization", "password", "access_token")
-_MIN_SECRET = 4
-"""Shorter values would be replaced inside ordinary words."""
 
 Key = tuple[str, str, str, int]
 """Task, tool, canonical arguments, how often the session had asked that before."""
@@ -92,7 +89,7 @@ class Cassette:
         """The arguments' canonical text without secrets, and the secrets."""
         secrets = [value for name in self._env if (value := os.environ.get(name))]
         clean = self._clean(arguments, secrets)
-        return canonical.dumps(_without(clean, secrets), sort_keys=True), secrets
+        return canonical.dumps(blotted_json(clean, secrets), sort_keys=True), secrets
 
     def clean_result(self, result: ToolResult, secrets: Sequence[str]) -> ToolResult:
         """The result without secrets."""
@@ -105,9 +102,9 @@ class Cassette:
         try:
             value = canonical.loads(text)
         except ValueError:
-            return str(_without(text, secrets))
+            return blotted(text, secrets)
         found: list[str] = list(secrets)
-        cleaned = _without(self._clean(value, found), found)
+        cleaned = blotted_json(self._clean(value, found), found)
         return text if cleaned == value else canonical.dumps(cleaned)
 
     def _clean(self, value: Any, secrets: list[str]) -> Any:
@@ -120,7 +117,7 @@ class Cassette:
         for name, item in value.items():
             if name.lower() in self._names and item not in (None, ""):
                 secrets.append(str(item))
-                cleaned[name] = SCRUBBED
+                cleaned[name] = BLOT
             else:
                 cleaned[name] = self._clean(item, secrets)
         return cleaned
@@ -139,17 +136,3 @@ class Cassette:
                 self._answers[key] = ToolResult(call_id="", name=row["tool"], **row["result"])
             except (ValueError, KeyError, TypeError) as error:
                 raise ConfigError(f"{self.path}, line {number} is no recorded answer: {error}") from error
-
-
-def _without(value: Any, secrets: Sequence[str]) -> Any:
-    """A JSON value without secrets in its texts, keys and numbers; it stays a JSON value."""
-    if isinstance(value, list):
-        return [_without(item, secrets) for item in value]
-    if isinstance(value, dict):
-        return {_without(name, secrets): _without(item, secrets) for name, item in value.items()}
-    if value is None or isinstance(value, bool):
-        return value
-    text = clean = value if isinstance(value, str) else canonical.dumps(value)
-    for secret in sorted((item for item in secrets if len(item) >= _MIN_SECRET), key=len, reverse=True):
-        clean = clean.replace(secret, SCRUBBED).replace(canonical.dumps(secret)[1:-1], SCRUBBED)
-    return value if clean == text else clean

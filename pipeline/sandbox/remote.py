@@ -19,11 +19,12 @@ from typing import Any
 
 import httpx
 
-from pipeline.checks.credentials import read_variable
+from pipeline.checks.credentials import blotted, blotted_json, read_variable
 from pipeline.errors import ConfigError, EnvironmentFailure
 from pipeline.sandbox.base import Execution, Limits, Program
 from pipeline.sandbox.toolchains import Language, compile_limits, find_language
 from pipeline.sandbox.verdicts import checked, compile_failure, judge
+from pipeline.urls import checked_url
 
 _NAMES = {"javascript": "nodejs"}
 _KILLED = (-9, 137)
@@ -49,26 +50,23 @@ class RemoteSandbox:
 
         The environment variable `api_key_env` holds what is sent as `Authorization: Bearer`.
         """
-        if not url.startswith(("http://", "https://")) or concurrency < 1 or tries < 1:
+        if concurrency < 1 or tries < 1:
             raise ConfigError(
-                f"remote sandbox url={url.split('@')[-1]!r}, concurrency={concurrency}, tries={tries}; "
-                "allowed: an http(s) address and at least 1 each"
+                f"remote sandbox concurrency={concurrency}, tries={tries}; allowed: at least 1 each"
             )
-        self._url = url.rstrip("/").removesuffix("/run_code") + "/run_code"
+        self._url = checked_url(url, what="remote sandbox").removesuffix("/run_code") + "/run_code"
         self._tries, self._pause, self._queue_seconds = tries, pause, queue_seconds
-        # What is shown and logged is the address without a password in it.
-        self._shown = str(httpx.URL(self._url).copy_with(userinfo=b"", query=None))
         limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
         headers = {"Accept-Encoding": "identity", "Content-Type": "application/json"}
-        self._key = read_variable(api_key_env, where="api_key_env") if api_key_env else ""
-        if self._key:
-            headers["Authorization"] = f"Bearer {self._key}"
+        self._secrets = (read_variable(api_key_env, where="api_key_env"),) if api_key_env else ()
+        if self._secrets:
+            headers["Authorization"] = f"Bearer {self._secrets[0]}"
         self._client = httpx.Client(limits=limits, trust_env=False, headers=headers)
         self._workers = ThreadPoolExecutor(concurrency, thread_name_prefix="sandbox-remote")
 
     def describe(self) -> str:
         """Where programs go."""
-        return f"{self._shown}; memory and time limits are sent along, isolation is the server's"
+        return f"{self._url}; memory and time limits are sent along, isolation is the server's"
 
     async def run(self, program: Program, limits: Limits | None = None) -> Execution:
         """Raises ConfigError (language, file names, arguments, a refused request), EnvironmentFailure."""
@@ -95,10 +93,8 @@ class RemoteSandbox:
         answer = self._ask(payload, building.seconds + limits.seconds + self._queue_seconds)
         try:
             return _execution(answer, program, language, limits)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise EnvironmentFailure(
-                f"{self._shown} answered what /run_code never does: {error!r}"
-            ) from error
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+            raise EnvironmentFailure(f"{self._url} answered what /run_code never does: {error!r}") from error
 
     def _ask(self, payload: dict[str, Any], seconds: float) -> dict[str, Any]:
         problem = ""
@@ -112,16 +108,17 @@ class RemoteSandbox:
                 continue
             if status == 200:
                 answer = _parsed(body)
+                if answer is not None and self._secrets:
+                    answer = blotted_json(answer, self._secrets)  # it may echo a header anywhere
                 if answer is not None and answer.get("status") != "SandboxError":
                     return answer
                 problem = (answer and f"SandboxError: {answer.get('message')!s:.300}") or "no JSON object"
             elif status >= 500 or status == 429:
                 problem = f"HTTP {status}"
             else:
-                said = body.decode("utf-8", errors="replace")
-                said = (said.replace(self._key, "***") if self._key else said)[:300]
-                raise ConfigError(f"{self._shown} refused the program with HTTP {status}: {said}")
-        raise EnvironmentFailure(f"{self._shown} failed in {self._tries} tries; the last one: {problem}")
+                said = blotted(body.decode("utf-8", errors="replace"), self._secrets)
+                raise ConfigError(f"{self._url} refused the program with HTTP {status}: {said:.300}")
+        raise EnvironmentFailure(f"{self._url} failed in {self._tries} tries; the last one: {problem}")
 
     def _post(self, payload: dict[str, Any], seconds: float) -> tuple[int, bytes]:
         timeout = httpx.Timeout(30.0, read=seconds, pool=None)
@@ -132,7 +129,7 @@ class RemoteSandbox:
             for chunk in response.iter_raw():  # an answer that is packed nevertheless is no JSON
                 body += chunk
                 if len(body) > _MAX_BODY:
-                    raise EnvironmentFailure(f"{self._shown} answered more than {_MAX_BODY:,} bytes")
+                    raise EnvironmentFailure(f"{self._url} answered more than {_MAX_BODY:,} bytes")
                 if time.monotonic() > deadline:
                     raise httpx.ReadTimeout("the answer trickles")
             return response.status_code, bytes(body)

@@ -93,7 +93,7 @@ def test_it_runs_inside_an_event_loop() -> None:
 
 def test_wrong_settings_are_refused() -> None:
     (filter_,) = build_filters([{"name": "reward", "reward": {"name": "verified"}}], tasks={}.get)
-    with pytest.raises(ConfigError, match="which is not in the store"):
+    with pytest.raises(ConfigError, match="not in the store; `trajsmith synth` and the gateway keep both"):
         list(filter_([of_task(episode(ROME))]))
     with pytest.raises(ConfigError, match="unknown reward 'cod'"):
         build_filters([{"name": "reward", "reward": {"name": "cod"}}], tasks={}.get)

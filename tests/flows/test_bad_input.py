@@ -328,7 +328,21 @@ def test_a_closed_port_is_no_answer_and_no_reward(served: Callable[..., Path]) -
     ("answer", "code", "said"),
     [
         (lambda received: Reply("out of memory", status=500), 3, "HTTP 500"),
-        (lambda received: Reply(raw=b"<html>", headers={"content-type": "text/html"}), 2, "not 'policy'"),
+        (lambda received: Reply(raw=b"<html>", headers={"content-type": "text/html"}), 2, "lists no models"),
+        *(
+            (lambda received, answer=answer: Reply(answer), 2, said)
+            for answer, said in [
+                ({}, "/v1/models answered {}, which lists no models; correct the URL"),
+                ({"detail": "not here"}, "answered {'detail': 'not here'}, which lists no models"),
+                ({"data": None}, "lists no models"),
+                ([], "lists no models"),
+                ({"data": [{"name": "policy"}]}, "answered {'data': [{'name': 'policy'}]}, which lists no"),
+                ({"data": ["policy"]}, "lists no models"),
+                ({"data": [{"id": None}]}, "lists no models"),
+                ({"data": [{"id": "policy", "max_model_len": "long"}]}, "lists no models"),
+                ({"data": []}, "has the models [], not 'policy'"),
+            ]
+        ),
         (lambda received: Reply({"data": [{"id": "other"}]}), 2, "has the models ['other'], not 'policy'"),
         (
             lambda received: vllm_like(received) if received.body is None else Reply({"choices": [{}]}),
@@ -342,8 +356,29 @@ def test_a_server_that_answers_nonsense(
 ) -> None:
     with ScriptedServer(answer) as server:
         done = trajsmith("synth", served(), "rollouts", "--url", server.url)
-    assert done.code == code and said in done.err, done
+    assert done.code == code and said in done.err and "Traceback" not in done.err, done
     assert tables() == (0, [])
+
+
+def test_a_servers_echo_of_its_key_is_in_no_record(
+    served: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLEET_KEY", "fleet-secret-4711")
+
+    def answer(received: Received) -> Reply:
+        if received.number < 3:
+            return vllm_like(received)
+        return Reply({"error": "bad request", "headers": received.headers}, status=400)
+
+    path = served(**{"policy.api_key_env": "FLEET_KEY"})
+    with ScriptedServer(answer) as server:
+        done = trajsmith("synth", path, "rollouts", "--url", server.url)
+    assert done.code == 3 and "was refused: HTTP 400" in done.err, done
+    _, failures = tables()
+    assert failures and all("Bearer ***" in row.error for row in failures)
+    for file in Path("runs").rglob("*"):
+        assert not file.is_file() or b"secret-4711" not in file.read_bytes(), file
+    assert "fleet-secret" not in done.err + done.out + "".join(row.model_dump_json() for row in failures)
 
 
 def test_a_server_that_dies_gives_failures_without_reward_and_the_next_run_finishes(

@@ -75,6 +75,19 @@ def test_commands_in_documents_parse(repository: Path) -> None:
     assert wrong == []
 
 
+def test_commands_in_messages_parse(repository: Path) -> None:
+    """What an error names as the next step can be taken; a command with a value to come is left out."""
+    folders = ("data", "pipeline", "filters", "synthesizers", "rl", "flows")
+    files = [path for folder in folders for path in sorted((repository / folder).rglob("*.py"))]
+    found = {
+        (str(path.relative_to(repository)), command)
+        for path in files
+        for command in re.findall(r"`(trajsmith [a-z][^`{}\n]*)`", path.read_text(encoding="utf-8"))
+    }
+    assert len(found) > 20
+    assert [(*each, told) for each in sorted(found) if (told := problem(each[1], repository))] == []
+
+
 @pytest.mark.parametrize(
     ("command", "told"),
     [

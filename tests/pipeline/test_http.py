@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import email.utils
+import re
 import time
+import traceback
 from typing import Any
 
 import httpx
@@ -304,7 +306,7 @@ def test_retry_after_is_read_as_seconds_or_date() -> None:
     later = email.utils.formatdate(time.time() + 100, usegmt=True)
     assert _retry_after({"retry-after": date}) == 0.0
     assert _retry_after({"retry-after": later}) == pytest.approx(100, abs=2)
-    assert _retry_after({"retry-after": "soon"}) is None
+    assert [_retry_after({"retry-after": value}) for value in ("soon", "inf", "nan", "1e999")] == [None] * 4
     assert _retry_after({}) is None
 
 
@@ -330,3 +332,60 @@ def test_an_address_with_a_credential_is_refused_and_not_shown(url: str) -> None
     with pytest.raises(ConfigError, match=r"host may hold no user, password|is not an http") as caught:
         HttpPool([url])
     assert "4711" not in str(caught.value) and "host" in str(caught.value)
+
+
+FLEET = "fleet/secret+4711"
+
+
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        (Reply({"got": f"Bearer {FLEET}"}, status=400), "HTTP 400.*Bearer"),
+        (Reply(raw=b'{"got": "Bearer fleet\\/secret\\u002b4711"}', status=400), "HTTP 400.*Bearer"),
+        (Reply(f"your token: {FLEET}", status=500), "HTTP 500.*your token"),
+        (Reply("x" * 290 + FLEET, status=401), "HTTP 401"),
+        (Reply(f"wait, {FLEET}", status=429), "HTTP 429.*wait"),
+        (Reply(raw=f"<{FLEET}>".encode()), "answer is not JSON"),
+        (Reply({"got": FLEET}), "got.*nonsense"),
+        (Reply({"got": "x" * 180 + FLEET}), "nonsense"),
+        (Reply(raw=b"[" * 5000), "answer is not JSON"),
+    ],
+)
+def test_what_a_server_repeats_of_its_credentials_is_not_told(
+    reply: Reply, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(answer: Any) -> None:
+        raise EngineProtocolError(f"{answer!r:.200} is nonsense")
+
+    clock = FakeClock()
+    with ScriptedServer(lambda _: reply) as server:
+        pool = HttpPool(
+            [server.url],
+            policy=HttpPolicy(patience=60.0, max_tries=6),
+            headers={"authorization": f"Bearer {FLEET}"},
+            clock=clock,
+            sleep=clock.sleep,
+        )
+        [error] = ask(pool, validate=refuse)
+        assert server.received[0].headers["authorization"] == f"Bearer {FLEET}"
+    assert isinstance(error, EngineError)
+    assert re.search(said, str(error)), error
+    told = f"{error} {caplog.text} {''.join(traceback.format_exception(error))}"
+    assert "fleet" not in told and "4711" not in told
+
+
+def test_what_the_connection_says_of_a_credential_is_not_told() -> None:
+    def fail(request: httpx.Request) -> httpx.Response:
+        raise httpx.RemoteProtocolError(f"illegal header line: {request.headers['authorization']}")
+
+    clock = FakeClock()
+    pool = HttpPool(
+        ["http://x"],
+        headers={"authorization": f"Bearer {FLEET}"},
+        transport=httpx.MockTransport(fail),
+        clock=clock,
+        sleep=clock.sleep,
+    )
+    [error] = ask(pool)
+    assert "illegal header line: Bearer ***" in str(error)
+    assert "fleet" not in "".join(traceback.format_exception(error))

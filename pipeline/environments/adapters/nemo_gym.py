@@ -24,12 +24,12 @@ from data.files import user_path
 from data.messages import Role, ToolResult, ToolSpec, ToolStatus, Turn, text_parts
 from data.tasks import Task
 from data.trajectories import Reward, Trajectory
-from pipeline.checks.credentials import shown_url
 from pipeline.environments.adapters.rows import gold_of, parted, read_rows, splits_of, turns_of
 from pipeline.environments.gold import PlannedGold
 from pipeline.environments.replayed import ReplayedSession
 from pipeline.environments.tools import ToolLimits, truncate
 from pipeline.errors import ConfigError, EnvironmentFailure, JudgeError
+from pipeline.urls import checked_url
 
 
 class NemoGymSession(ReplayedSession):
@@ -89,7 +89,7 @@ class NemoGymSession(ReplayedSession):
             raise EnvironmentFailure(f"{path} answered HTTP {reply.status_code}: {reply.text[:200]}")
         try:
             return reply.json()
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise EnvironmentFailure(f"{path} answered no JSON: {reply.text[:200]!r}") from error
 
     async def _send(self, path: str, body: Any) -> httpx.Response:
@@ -99,7 +99,7 @@ class NemoGymSession(ReplayedSession):
             return await self._client.post(path, json=body)
         except httpx.HTTPError as error:
             raise EnvironmentFailure(
-                f"resource server {shown_url(self._environment.url)}{path}: {type(error).__name__} {error}"
+                f"resource server {self._environment.url}{path}: {type(error).__name__} {error}"
             ) from error
 
     async def _release(self) -> None:
@@ -122,7 +122,8 @@ class NemoGymEnvironment:
         limits: ToolLimits | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        self.url, self.limits, self.transport = url.rstrip("/"), limits or ToolLimits(), transport
+        self.url = checked_url(url, what="resource server", instead="a proxy in front of it can hold a key")
+        self.limits, self.transport = limits or ToolLimits(), transport
         self.private = tuple(private)
         self.rows = read_rows(
             user_path(rows), check=lambda row: turns_of(row["responses_create_params"]["input"])

@@ -65,11 +65,8 @@ class Connection:
         except TrajsmithError as error:
             self._fail(error)
         except Exception as error:
-            self._fail(
-                EnvironmentFailure(
-                    f"MCP server {self.server.label} is gone or did not start: {_named(error)}"
-                )
-            )
+            said = self.server.blotted(_named(error))
+            self._fail(EnvironmentFailure(f"MCP server {self.server.label} is gone or did not start: {said}"))
         finally:
             self.client = None
             self._stop.set()

@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Sequence
 from typing import Any
 
 from data import canonical
+from pipeline.checks.credentials import blotted
 from pipeline.environments.responses import Content, Media, ToolResponse
 from pipeline.errors import EnvironmentFailure
 
 
-def response_of(result: Any) -> ToolResponse:
-    """The content of a `CallToolResult`. Raises EnvironmentFailure where the server sent broken data."""
+def response_of(result: Any, *, secrets: Sequence[str] = ()) -> ToolResponse:
+    """The content of a `CallToolResult`, without `secrets`.
+
+    Raises EnvironmentFailure where the server sent broken data.
+    """
     items = [_content(block) for block in result.content]
     if not items and result.structured_content is not None:
         items = [canonical.dumps(result.structured_content)]
+    items = [blotted(item, secrets) if isinstance(item, str) else item for item in items]
     if all(isinstance(item, str) for item in items):
         return ToolResponse(text="\n".join(str(item) for item in items) or "ok")
     return ToolResponse(media=items)

@@ -1,8 +1,9 @@
 """Where an MCP server is and how a client of it is made: in this process, a command, or a URL.
 
 Environment variables and headers are given by the NAME of a variable; their values are read when a server is
-started and stand in no record, version, error or log. Not covered: OAuth; servers that ask the client for
-sampling, roots or elicitation (they are refused by the protocol).
+started and stand in no version, error or log, and those of headers in no answer either. Not covered: OAuth;
+a tool that shows a variable (the cassette's `scrub_env` keeps it out of records); servers that ask the client
+for sampling, roots or elicitation (they are refused by the protocol).
 """
 
 from __future__ import annotations
@@ -17,7 +18,14 @@ from typing import Any
 
 from data import canonical
 from data.messages import ToolSpec
-from pipeline.checks.credentials import check_variable, shown_url
+from pipeline.checks.credentials import (
+    blotted,
+    check_variable,
+    header_secrets,
+    read_variable,
+    shown_url,
+    url_secrets,
+)
 from pipeline.dotted import load_dotted
 from pipeline.environments.mcp.stdio import stdio_transport
 from pipeline.environments.schemas import compact
@@ -70,6 +78,15 @@ class McpServer:
             sorted(self.headers),
         ]
 
+    def header_secrets(self) -> tuple[str, ...]:
+        """What its headers keep secret."""
+        return header_secrets(filter(None, map(os.environ.get, self.headers.values())))
+
+    def blotted(self, text: str) -> str:
+        """What the server says of a failure, without what it was told in confidence."""
+        variables = filter(None, map(os.environ.get, self.env))
+        return blotted(text, [*self.header_secrets(), *variables, *url_secrets(self.url)])
+
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[Any]:
         """A connected `mcp.Client`, entered and left by one task. Raises ConfigError, and what it raises."""
@@ -103,7 +120,10 @@ class McpServer:
         from mcp.client.streamable_http import streamable_http_client
         from mcp.shared._httpx_utils import create_mcp_http_client
 
-        headers = {header: _variable(name) for header, name in self.headers.items()}
+        headers = {
+            header: read_variable(name, where=f"MCP server: header {header}")
+            for header, name in self.headers.items()
+        }
         async with create_mcp_http_client(headers=headers) as http:
             transport = streamable_http_client(self.url, http_client=http)
             # Only the handshake gives a session id, which is what a server can keep an episode's state by.
@@ -149,7 +169,7 @@ async def describe(client: Any) -> Description:
 
 
 def _variable(name: str) -> str:
-    check_variable(name, where="MCP server: each of env, and each value of headers,")
+    check_variable(name, where="MCP server: each of env")
     value = os.environ.get(name)
     if value is None:
         raise ConfigError(f"environment variable {name} is not set; the MCP server needs it")

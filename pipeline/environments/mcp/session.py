@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from data import canonical
 from data.media import MediaStore, MediaTooLargeError
@@ -29,6 +29,9 @@ from pipeline.environments.task_file import file_checks, later_turns
 from pipeline.environments.toolkit import stored_content
 from pipeline.environments.tools import ToolLimits, truncate
 from pipeline.errors import EnvironmentFailure, JudgeError
+
+if TYPE_CHECKING:
+    from mcp import MCPError
 
 _INVALID_PARAMS = -32602
 
@@ -52,6 +55,7 @@ class McpSession(ReplayedSession):
         self._pool, self._limits, self._reads = pool, limits, reads
         self.tools = tuple(specs.values())
         self._media, self._on_close = media, on_close
+        self._server = pool.server
         self._connection: Connection | None = None
 
     async def start(self) -> None:
@@ -76,7 +80,7 @@ class McpSession(ReplayedSession):
         Raises EnvironmentFailure where the tool answers an error: a check that cannot look is no verdict.
         """
         await self._catch_up()
-        text = response_of(await self._ask(name, arguments or {}, refuse_errors=True)).text
+        text = self._response(await self._ask(name, arguments or {}, refuse_errors=True)).text
         try:
             return canonical.loads(text)
         except ValueError:
@@ -128,16 +132,22 @@ class McpSession(ReplayedSession):
             answer = await self._ask(name, arguments)
         except MCPError as error:
             if error.code != _INVALID_PARAMS:
-                raise EnvironmentFailure(
-                    f"{name}: MCP server {self._pool.server.label}: {error.message} ({error.code})"
-                ) from error
-            return self._failed(call_id, name, ToolStatus.TOOL_ERROR, error.message)
+                raise EnvironmentFailure(f"{name}: {self._refusal(error)}") from error
+            said = self._server.blotted(error.message)
+            return self._failed(call_id, name, ToolStatus.TOOL_ERROR, said)
         try:
-            parts, cut = truncate(await self._stored(response_of(answer)), self._limits)
+            parts, cut = truncate(await self._stored(self._response(answer)), self._limits)
         except MediaTooLargeError as error:
             return self._failed(call_id, name, ToolStatus.TOOL_ERROR, str(error))
         status = ToolStatus.TOOL_ERROR if answer.is_error else ToolStatus.OK
         return ToolResult(call_id=call_id, name=name, parts=parts, status=status, truncated=cut)
+
+    def _response(self, answer: Any) -> ToolResponse:
+        return response_of(answer, secrets=self._server.header_secrets())
+
+    def _refusal(self, error: MCPError) -> str:
+        said = self._server.blotted(error.message)
+        return f"MCP server {self._server.label}: {said} ({error.code})"
 
     async def _stored(self, response: ToolResponse) -> Any:
         return await stored_content(response, self._media)
@@ -146,7 +156,7 @@ class McpSession(ReplayedSession):
         """The server's raw answer. Raises MCPError, EnvironmentFailure."""
         from mcp import MCPError
 
-        connection, limit, label = self._connection, self._limits.timeout_seconds, self._pool.server.label
+        connection, limit, label = self._connection, self._limits.timeout_seconds, self._server.label
         if connection is None or not connection.is_open:
             raise EnvironmentFailure(f"{name}: MCP server {label} is gone")
         connection.is_used = True
@@ -158,11 +168,13 @@ class McpSession(ReplayedSession):
         except MCPError as error:
             if not refuse_errors:
                 raise
-            raise EnvironmentFailure(f"{name}: MCP server {label}: {error.message} ({error.code})") from error
+            raise EnvironmentFailure(f"{name}: {self._refusal(error)}") from error
         except Exception as error:
-            raise EnvironmentFailure(f"{name}: MCP server {label} broke: {error!r}") from error
+            said = self._server.blotted(repr(error))
+            raise EnvironmentFailure(f"{name}: MCP server {label} broke: {said}") from error
         if refuse_errors and answer.is_error:
-            raise EnvironmentFailure(f"{name} answers an error: {response_of(answer).text[:200]}")
+            said = self._server.blotted(self._response(answer).text)
+            raise EnvironmentFailure(f"{name} answers an error: {said[:200]}")
         return answer
 
     async def _leave(self) -> None:

@@ -17,12 +17,12 @@ import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote, quote_plus, urljoin
+from urllib.parse import quote, urljoin
 
 import httpx
 
 from data import canonical
-from pipeline.checks.credentials import read_variable, shown_url
+from pipeline.checks.credentials import blotted, read_variable, shown_url
 from pipeline.environments.openapi.request import ApiRequest
 from pipeline.errors import ConfigError, EnvironmentFailure
 
@@ -30,9 +30,6 @@ _REPEATABLE = ("GET", "HEAD", "OPTIONS", "PUT", "DELETE")
 _REDIRECTS = (301, 302, 303, 307, 308)
 _MAX_REDIRECTS = 5
 _BINARY = ("image/", "audio/", "video/", "application/octet-stream", "application/zip")
-_BLOT = "***"
-_MIN_BLOTTED = 4
-"""Shorter credentials would blot out half of every answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,28 +75,14 @@ class Credential:
         return f"Credential({self.place} {self.name}, <hidden>)"
 
 
-def blotted(text: str, credentials: Iterable[Credential]) -> str:
-    """`text` without any credential, however it is encoded."""
-    for item in credentials:
-        for secret in item.secrets:
-            if len(secret) < _MIN_BLOTTED:
-                continue
-            coded = {
-                quote(secret, safe=""),
-                quote(secret),
-                quote_plus(secret),
-                canonical.dumps(secret)[1:-1],
-            }
-            for form in sorted({secret, *coded}, key=len, reverse=True):
-                text = text.replace(form, _BLOT)
-    return text
+def without_credentials(text: str, credentials: Iterable[Credential]) -> str:
+    """`text` without what any of them keeps secret."""
+    return blotted(text, [secret for item in credentials for secret in item.secrets])
 
 
 def credential(scheme: Mapping[str, Any], variable: str, *, name: str) -> Credential:
     """The credential of a security scheme from an environment variable. Raises ConfigError, without it."""
     secret = read_variable(variable, where=f"auth {name!r}")
-    if not secret.isprintable() or not secret.isascii():
-        raise ConfigError(f"auth {name!r}: the value of {variable} is no printable ASCII text")
     kind, way = str(scheme.get("type")), str(scheme.get("scheme", "")).lower()
     if kind == "apiKey" and scheme.get("in") in ("header", "query", "cookie"):
         return Credential(str(scheme["in"]), str(scheme["name"]), secret, (secret,))
@@ -210,13 +193,14 @@ class ApiClient:
         except LookupError:
             text = data.decode("utf-8", errors="replace")
         with contextlib.suppress(ValueError, RecursionError):
-            text = canonical.dumps(canonical.loads(text))  # one spelling, so that nothing hides in escapes
-        return Answer(reply.status_code, media_type, blotted(text, self._credentials.values()) + mark)
+            text = canonical.dumps(canonical.loads(text))  # one spelling, however a server spaces and escapes
+        clean = without_credentials(text, self._credentials.values())
+        return Answer(reply.status_code, media_type, clean + mark)
 
     def _failure(self, request: ApiRequest, tries: int, text: str) -> EnvironmentFailure:
         return EnvironmentFailure(
             f"{request.method} {self.url}{request.path} failed in {tries} tries: "
-            f"{blotted(text, self._credentials.values())}"
+            f"{without_credentials(text, self._credentials.values())}"
         )
 
     def _pause(self, number: int, retry_after: str | None) -> float:

@@ -23,7 +23,13 @@ from data.messages import ToolResult
 from data.tasks import Task
 from pipeline.checks.calls import argument_problems
 from pipeline.environments.documented import DocumentedSession
-from pipeline.environments.openapi.client import Answer, ApiClient, ClientPolicy, Credential, blotted
+from pipeline.environments.openapi.client import (
+    Answer,
+    ApiClient,
+    ClientPolicy,
+    Credential,
+    without_credentials,
+)
 from pipeline.environments.openapi.lease import Lease
 from pipeline.environments.openapi.operations import Operation
 from pipeline.environments.openapi.process import LocalServer
@@ -150,7 +156,7 @@ class OpenApiSession(Replays, DocumentedSession):
             except (
                 EnvironmentFailure
             ) as error:  # it quotes what the server said, which inherits every variable
-                raise EnvironmentFailure(blotted(str(error), api.credentials.values())) from None
+                raise EnvironmentFailure(without_credentials(str(error), api.credentials.values())) from None
             url = self._server.url + api.url
         if api.reset and not self._leased:
             await api.lease.take()

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 import pytest
 
 from data.errors import ConfigError
-from pipeline.checks.credentials import check_variable, read_variable, refuse_credentials, shown_url
+from pipeline.checks.credentials import (
+    blotted,
+    blotted_json,
+    check_variable,
+    header_secrets,
+    read_variable,
+    refuse_credentials,
+    shown_url,
+    url_secrets,
+)
 
 KEY = "abcdefghijklmnopqrstuvwx0123456789AB"
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -86,6 +97,52 @@ def test_a_variable_is_read_and_an_unset_or_empty_one_named(monkeypatch: pytest.
             ConfigError, match=f"api_key_env: the environment variable {name} is not set; export"
         ):
             read_variable(name, where="api_key_env")
+
+
+@pytest.mark.parametrize("value", ["4711-abc\n", " 4711-abc", "4711\x00", "4711-ü"])
+def test_a_value_that_no_header_takes_is_refused_unshown(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.environ", {"KEY": value})  # the real one takes no NUL
+    with pytest.raises(ConfigError, match=r"api_key_env: the value of KEY \(not shown\) is no") as caught:
+        read_variable("KEY", where="api_key_env")
+    assert "4711" not in str(caught.value)
+
+
+SECRET = 'a/b+"c\\ d=é'
+
+
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        SECRET,
+        json.dumps(SECRET),
+        json.dumps(json.dumps(SECRET)),
+        json.dumps(SECRET, ensure_ascii=False),
+        json.dumps(SECRET).replace("/", "\\/").replace("+", "\\u002B"),
+        "".join(f"\\u{ord(character):04x}" for character in SECRET),
+        quote(SECRET),
+        quote(SECRET, safe=""),
+        quote(SECRET, safe="").lower(),
+        quote_plus(SECRET),
+        repr({"key": SECRET}),
+    ],
+)
+def test_a_secret_is_blotted_out_however_it_is_spelled(spelled: str) -> None:
+    clean = blotted(f"<{spelled}>", [SECRET[:6], SECRET])
+    assert clean.strip("<>\"'{} key:\\") == "***"
+
+
+def test_only_what_is_secret_is_blotted_out() -> None:
+    assert blotted("key abc of 4711", ["abc", "", "4712"]) == "key abc of 4711"
+    value = {"4711": [4711, True, None, 0.5, float("nan")], "text": "none of null"}
+    clean = blotted_json(value, ["4711", "null", "True"])
+    assert list(clean) == ["***", "text"] and clean["text"] == "none of ***"
+    assert clean["***"][:4] == ["***", True, None, 0.5]
+
+
+def test_what_headers_and_addresses_keep_secret() -> None:
+    assert header_secrets(["Bearer 4711", "4712"]) == ("4711", "4712")
+    assert url_secrets("https://me:4711@host/mcp?key=47%2F12&page=3") == ("4711", "47/12", "3")
+    assert url_secrets("https://host/mcp") == ("",)
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,7 @@ def test_token_ids_go_in_and_samples_come_out_in_order() -> None:
         (answer_of(choice(logprobs={"token_logprobs": [-0.5, None]})), "malformed choice"),
         (answer_of(choice(logprobs={"token_logprobs": [-0.5, math.nan]})), "finite"),
         (answer_of(choice(logprobs={"token_logprobs": [-0.5, 0.3]})), "not positive"),
+        (answer_of(choice(token_ids=[math.inf, 2])), "malformed choice"),
         (answer_of(choice(finish_reason="abort")), "unknown finish reason 'abort'"),
         (answer_of(choice(prompt_token_ids=[1, *PROMPT])), "changed the prompt"),
     ],
@@ -199,10 +200,10 @@ def test_an_update_waits_for_running_requests_and_holds_new_ones(tmp_path: Path)
     )
 
 
-def probing(logprob: float, scored: float) -> Any:
+def probing(logprob: float, scored: float, *, model: str = "policy", longest: int = 512) -> Any:
     def answer(received: Received) -> Reply:
         if received.path == "/v1/models":
-            return Reply({"data": [{"id": "policy", "max_model_len": 512}]})
+            return Reply({"data": [{"id": model, "max_model_len": longest}]})
         prompt = received.body["prompt"]
         if "prompt_logprobs" in received.body:
             positions = [None, *({str(token): {"logprob": scored}} for token in prompt[1:])]
@@ -228,3 +229,43 @@ def test_check_names_the_models_the_server_has() -> None:
         engine = engine_at(server)
         with pytest.raises(ConfigError, match=r"\['other'\], not 'policy'"):
             run(engine, engine.check())
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("odd", "said"),
+    [
+        (probing(-2.0, -2.0), "log-probs from before temperature"),
+        (probing(-0.001, -2.0, model="other"), "not 'policy'"),
+    ],
+)
+def test_every_server_is_checked_and_the_odd_one_named(odd: Any, said: str, place: int) -> None:
+    good = probing(-0.001, -2.0)
+    with ScriptedServer(good) as one, ScriptedServer(good) as two, ScriptedServer(odd) as wrong:
+        urls = [one.url, two.url]
+        urls.insert(place, wrong.url)
+        engine = VllmEngine(urls, model="policy")
+        with pytest.raises(ConfigError, match=said) as caught:
+            run(engine, engine.check())
+    assert f"the server {wrong.url} " in str(caught.value)
+
+
+def test_the_shortest_context_of_the_fleet_counts() -> None:
+    with (
+        ScriptedServer(probing(-0.001, -2.0)) as one,
+        ScriptedServer(probing(-0.001, -2.0, longest=256)) as two,
+    ):
+        engine = VllmEngine([one.url, two.url], model="policy")
+        assert run(engine, engine.check()) == 256
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["<html>", {}, {"results": []}, {"results": None}, {"results": [{}]}, {"results": [{"digest": 4}]}],
+)
+def test_weights_without_a_digest_are_a_protocol_error(answer: Any, tmp_path: Path) -> None:
+    with ScriptedServer(lambda _: Reply(answer)) as server:
+        engine = engine_at(server)
+        with pytest.raises(EngineProtocolError, match="worker"):
+            run(engine, engine.reload_weights(tmp_path))
+    assert engine.weights_version == ""

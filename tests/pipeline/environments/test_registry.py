@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from pipeline.environments.counter import CounterEnvironment
 from pipeline.environments.registry import BROUGHT, ENVIRONMENTS, load_environment
+from pipeline.environments.splits import UNSEEN
 from pipeline.errors import ConfigError
 
 
@@ -14,6 +18,17 @@ from pipeline.errors import ConfigError
 )
 def test_every_registered_environment_loads_under_its_name(name: str) -> None:
     assert load_environment(name).name == name
+
+
+def test_the_readme_tells_the_splits_of_every_world_that_ships(repository: Path) -> None:
+    letters = {"T": "train", "D": "dev", "H": "heldout", "U": UNSEEN}
+    rows = re.findall(r"^\| (`.*`) \| ([TDHU ]+) \|", (repository / "README.md").read_text(), re.MULTILINE)
+    told = {
+        name: tuple(letters[letter] for letter in splits.split())
+        for names, splits in rows
+        for name in re.findall(r"`(\w+)`", names)
+    }
+    assert told == {name: load_environment(name).splits for name in ENVIRONMENTS if name not in BROUGHT}
 
 
 def test_options_and_dotted_paths() -> None:

@@ -89,6 +89,15 @@ def test_a_key_is_sent_and_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None
             run(sandbox, Program("1"))
         asyncio.run(sandbox.close())
     assert "4711" not in f"{caught.value} {sandbox.describe()}"
+    reasons: list[tuple[int, Any]] = [
+        (403, b"x" * 290 + b"fleet-4711"),
+        (200, {"status": "SandboxError", "message": "x" * 290 + "fleet-4711"}),
+        (200, SUCCESS | {"run_result": FINISHED | {"return_code": "fleet-4711"}}),
+    ]
+    for reason in reasons:
+        with pytest.raises((ConfigError, EnvironmentFailure), match=r"\*") as told:
+            ask(answers(lambda *_, reason=reason: reason), Program("1"), tries=1, api_key_env="FLEET_KEY")
+        assert "fleet" not in str(told.value)
     with pytest.raises(ConfigError, match="api_key_env: the environment variable ABSENT is not set"):
         load_sandbox("remote", url="http://127.0.0.1:1", api_key_env="ABSENT")
 
@@ -266,16 +275,21 @@ def test_an_answer_that_trickles_ends() -> None:
         asyncio.run(sandbox.close())
 
 
-def test_a_password_in_the_address_is_not_told() -> None:
-    sandbox = RemoteSandbox(url="http://me:tops3cret@127.0.0.1:9", tries=1)
-    with pytest.raises(EnvironmentFailure) as caught:
-        run(sandbox, Program(""))
-    asyncio.run(sandbox.close())
-    assert "127.0.0.1:9" in str(caught.value) and "127.0.0.1:9" in sandbox.describe()
-    assert "tops3cret" not in f"{caught.value} {sandbox.describe()}"
+def test_a_password_in_the_address_is_refused_and_not_told() -> None:
+    with pytest.raises(
+        ConfigError, match=r"remote sandbox at 127\.0\.0\.1 may hold no user, password"
+    ) as caught:
+        RemoteSandbox(url="http://me:tops3cret@127.0.0.1:9", tries=1)
+    assert "api_key_env" in str(caught.value) and "tops3cret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("options", [{"url": "ftp://x"}, {"url": "http://x", "concurrency": 0}])
-def test_wrong_options_are_named(options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="an http"):
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"url": "ftp://x"}, "remote sandbox URL 'ftp://x' is not"),
+        ({"url": "http://x", "concurrency": 0}, "=0"),
+    ],
+)
+def test_wrong_options_are_named(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
         RemoteSandbox(**options)

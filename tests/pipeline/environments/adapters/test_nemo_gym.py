@@ -148,3 +148,7 @@ def test_rows_that_are_none(tmp_path: Path) -> None:
         rows.write_text(text, encoding="utf-8")
         with pytest.raises(ConfigError, match=message):
             NemoGymEnvironment(url="http://127.0.0.1:9", rows=str(rows))
+    for url in ("127.0.0.1:9", "http://me:4711@127.0.0.1:9"):
+        with pytest.raises(ConfigError, match="URL") as caught:
+            NemoGymEnvironment(url=url, rows=str(rows))
+        assert "resource server" in str(caught.value) and "4711" not in str(caught.value)

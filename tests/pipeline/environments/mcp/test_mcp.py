@@ -29,6 +29,7 @@ from tests.pipeline.environments.conftest import Run
 from tests.pipeline.environments.mcp.bench_server import PNG
 from tests.pipeline.environments.mcp.conftest import BUILD, SERVER, Make
 from tests.pipeline.rollout_world import Speaker, call_text
+from tests.serving import Received, Reply, ScriptedServer
 from tests.tiny import make_tiny_tokenizer
 
 OK, ERROR, INFRA = ToolStatus.OK, ToolStatus.TOOL_ERROR, ToolStatus.INFRA_ERROR
@@ -355,6 +356,57 @@ def test_variables_go_by_name_and_stand_nowhere(
     monkeypatch.delenv("BENCH_KEY")
     with pytest.raises(ConfigError, match="environment variable BENCH_KEY is not set"):
         make("stdio", env=["BENCH_KEY"])
+
+
+class Echo:
+    """An MCP server over HTTP that repeats the header it was sent; `refuses` names the method it refuses."""
+
+    def __init__(self, refuses: str = "") -> None:
+        self.refuses = refuses
+
+    def __call__(self, received: Received) -> Reply:
+        echoed = received.headers.get("X-Bench-Key", "")
+        method = (received.body or {}).get("method", "")
+        if method == "" or method.startswith("notifications/"):
+            return Reply(raw=b"", status=202 if method else 405)
+        if method == self.refuses:
+            error = {"code": -32000, "message": f"no access with {echoed}"}
+            return Reply({"jsonrpc": "2.0", "id": received.body["id"], "error": error})
+        tool = {"name": "add", "description": "Adds.", "inputSchema": {"type": "object"}}
+        results = {
+            "initialize": {
+                "protocolVersion": "2025-06-18",
+                "capabilities": {"tools": {}},
+                "serverInfo": {"name": "echo", "version": "1"},
+            },
+            "tools/list": {"tools": [tool]},
+            "tools/call": {"content": [{"type": "text", "text": f"asked with {echoed}"}]},
+        }
+        return Reply({"jsonrpc": "2.0", "id": received.body["id"], "result": results[method]})
+
+
+def test_a_server_that_repeats_its_header_is_told_without_it(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BENCH_KEY", "Bearer bench-secret/4711")
+    tasks = tmp_path / "tasks.yaml"
+    tasks.write_text("- {prompt: Add., gold: [{name: add}]}\n")
+
+    def made(url: str) -> McpEnvironment:
+        return McpEnvironment(tasks=str(tasks), url=f"{url}/mcp", headers={"X-Bench-Key": "BENCH_KEY"})
+
+    with ScriptedServer(echo := Echo()) as server:
+        environment = made(server.url)
+        [shown] = run(ask(environment, ("add", {})))
+        assert (shown.status, shown.text) == (OK, "asked with Bearer ***")
+        echo.refuses = "tools/call"
+        [refused] = run(ask(environment, ("add", {})))
+    assert refused.status is INFRA and "no access with Bearer *** (-32000)" in refused.text
+    with (
+        ScriptedServer(Echo("initialize")) as server,
+        pytest.raises(ConfigError, match=r"no access with Bearer \*\*\*"),
+    ):
+        made(server.url)
 
 
 @pytest.mark.parametrize(
