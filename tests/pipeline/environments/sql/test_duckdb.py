@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.environments.sql import duckdb_engine
 from pipeline.environments.sql.database import SqlLimits
 from pipeline.environments.sql.duckdb_engine import DuckDatabase, DuckSource
 from pipeline.environments.tools import ToolError
@@ -145,8 +146,22 @@ def test_a_late_interruption_does_not_hit_the_next_statement(source: DuckSource)
     database.close()
 
 
-def test_a_late_write_is_undone(source: DuckSource) -> None:
+class SlowlyUndone(Interrupted):
+    """A connection that is asked to undo for longer than the pause between two interruptions."""
+
+    def execute(self, sql: str) -> Any:
+        if sql == "ROLLBACK":
+            before = self.count
+            time.sleep(0.3)
+            assert self.count == before, "undoing was interrupted"
+        return self._connection.execute(sql)
+
+
+def test_a_late_write_is_undone(source: DuckSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duckdb_engine, "_INTERRUPT_AGAIN_SECONDS", 0.05)
     database = source.open(writable=True, limits=SqlLimits(max_seconds=0.2))
+    connection = database._connection
+    database._connection = SlowlyUndone(connection, connection.interrupt)
     with pytest.raises(ToolError, match=r"longer than 0\.2 s"):
         database.run(f"INSERT INTO child SELECT 3, 3 FROM ({BOMB})")
     database._limits = LIMITS
