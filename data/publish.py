@@ -334,14 +334,25 @@ def _workplace(target: Path | str, *, dry_run: bool) -> Iterator[Path]:
     with disk_errors(parent, safe="the run is untouched"):
         parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(parent)
-        folder = Path(tempfile.mkdtemp(prefix=_WORKPLACE, dir=parent))
-        held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        fcntl.flock(held, fcntl.LOCK_EX)
+        folder, held = _held_folder(parent)
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(held)
+
+
+def _held_folder(parent: Path) -> tuple[Path, int]:
+    """A new folder and the descriptor by which it is held: until then another publication may remove it."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=_WORKPLACE, dir=parent))
+        with suppress(FileNotFoundError), ExitStack() as stack:
+            held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            stack.callback(os.close, held)
+            fcntl.flock(held, fcntl.LOCK_EX)
+            if os.path.samestat(os.fstat(held), os.stat(folder)):
+                stack.pop_all()
+                return folder, held
 
 
 def _remove_abandoned(parent: Path) -> None:

@@ -9,6 +9,7 @@ several for several. Not covered: servers somebody else runs (pass their URLs to
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 import signal
@@ -34,7 +35,9 @@ Progress = Callable[[float, str], None]
 EXTENSION_MODULE = "trajsmith_serve_extension"
 _START_ATTEMPTS_PER_SECOND = 4
 _PREFILL_TOKENS = 4096
+_KILLED_SECONDS = 30.0
 _UNTOUCHED = "no server was started"
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +204,7 @@ class ModelServer:
             raise EngineError(f"the model server ended: {self._reason()}; log: {self.log_path}")
 
     def stop(self) -> None:
-        """End the whole group and wait until no process of it is left. Safe to call twice."""
+        """End the whole group and wait until no process of it is left; warn if one is. Safe to call twice."""
         process, self._process = self._process, None
         if self._leash >= 0:
             os.close(self._leash)
@@ -335,3 +338,14 @@ def _end_group(process: subprocess.Popen[bytes], grace: float) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+    # A killed process needs a moment to go: all its memory is given back first.
+    deadline = time.monotonic() + _KILLED_SECONDS
+    while (left := sorted(group_members(process.pid))) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    if left:
+        _log.warning(
+            "processes %s of the model server still run %.0f s after SIGKILL; until they end they hold its "
+            "port and its memory: look at them with ps, and start the next server on another port",
+            ", ".join(map(str, left)),
+            _KILLED_SECONDS,
+        )

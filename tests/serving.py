@@ -7,12 +7,12 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipeline.server import ModelServer, ServerSettings, serve_python
+from tests.processes import group_survivors
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,13 @@ class Reply:
     cut: bool = False
 
 
+class PatientServer(ThreadingHTTPServer):
+    """Lets hundreds of clients knock at once."""
+
+    daemon_threads = True
+    request_queue_size = 512
+
+
 class ScriptedServer:
     """An HTTP server on a free loopback port that answers by function; a context manager."""
 
@@ -56,8 +63,7 @@ class ScriptedServer:
             def log_message(self, format: str, *args: Any) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
+        self._server = PatientServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
 
@@ -117,12 +123,5 @@ def vllm_server() -> Iterator[ModelServer]:
     with ModelServer(fetch_smollm2(), settings=settings) as server:
         group = server.process_group
         yield server
-    left = {path for path in Path("/proc").glob("[0-9]*") if _process_group(path) == group}
+    left = group_survivors(group)
     assert left == set(), f"processes left behind by the model server: {left}"
-
-
-def _process_group(process: Path) -> int:
-    try:
-        return int((process / "stat").read_text(errors="replace").rpartition(")")[2].split()[2])
-    except OSError:
-        return 0

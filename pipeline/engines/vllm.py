@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ from pipeline.http import HttpPolicy, HttpPool, Server
 
 _PROBE_IDS = [11, 23, 5, 17, 42, 31, 7, 29]
 _NEUTRAL = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
-_RESET_TRIES = 20
+_RESET_SECONDS = 60.0
 _UNBOUNDED = 2**31
 
 
@@ -256,14 +257,17 @@ class VllmEngine:
 
     async def _reset_prefix_cache(self) -> None:
         """Forget the old weights' cache; the server refuses while aborted requests still hold blocks."""
-        for _ in range(_RESET_TRIES):
+        deadline = time.monotonic() + _RESET_SECONDS
+        while True:
             answers: list[Any] = await self.pool.broadcast("/reset_prefix_cache")
             if all(isinstance(answer, dict) and answer.get("success") for answer in answers):
                 return
+            if time.monotonic() >= deadline:
+                raise EngineError(
+                    f"the server did not empty its prefix cache in {_RESET_SECONDS:g} s, so old weights "
+                    "could answer; restart it"
+                )
             await asyncio.sleep(0.1)
-        raise EngineError(
-            "the server did not empty its prefix cache, so old weights could answer; restart it"
-        )
 
 
 def read_completions(

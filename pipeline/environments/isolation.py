@@ -1,6 +1,7 @@
 """One call of a blocking tool in a process of its own, so that a missed deadline can end it for real.
 
-Decides: a fresh interpreter per call, ended with its whole process group at the deadline; function and
+Decides: a fresh interpreter per call, ended with its whole process group at the deadline, which counts from
+the moment the function is imported: how long that takes is the machine's doing, not the agent's. Function and
 arguments travel by pickle, so the function must be importable. Not covered: this is no sandbox (same user,
 same files, same network), and an isolated tool cannot change the session's state.
 
@@ -10,6 +11,7 @@ This file is also the child's script, so at the top it imports nothing but the s
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import json
 import os
@@ -18,6 +20,10 @@ import signal
 import sys
 from collections.abc import Callable
 from typing import Any
+
+START_SECONDS = 120.0
+"""How long interpreter and import may take."""
+_IMPORTED = b"\0"
 
 
 class IsolatedTimeout(Exception):
@@ -40,12 +46,20 @@ async def call_isolated(
         stderr=asyncio.subprocess.PIPE,
         start_new_session=True,
     )
+    assert child.stdout is not None and child.stderr is not None
+    saying = asyncio.create_task(child.stderr.read())  # from the start: a full pipe would stop the child
     try:
+        if not await _imported(child, request):
+            raise EnvironmentFailure(
+                f"{'.'.join(where)} was not imported in {START_SECONDS:g} s; its module must import quickly, "
+                "and the machine must not be overloaded"
+            )
         async with asyncio.timeout(timeout_seconds):
-            output, errors = await child.communicate(request)
+            output, errors = await child.stdout.read(), await saying
     except TimeoutError as error:
         raise IsolatedTimeout from error
     finally:
+        saying.cancel()
         await _end(child)
     if not output:
         raise EnvironmentFailure(
@@ -55,6 +69,21 @@ async def call_isolated(
     if raised:
         raise value
     return value
+
+
+async def _imported(child: asyncio.subprocess.Process, request: bytes) -> bool:
+    """Hand the request over; whether the child said in time that it has imported the function, or died."""
+    assert child.stdin is not None and child.stdout is not None
+    try:
+        async with asyncio.timeout(START_SECONDS):
+            with contextlib.suppress(ConnectionError):
+                child.stdin.write(request)
+                await child.stdin.drain()
+            child.stdin.close()
+            await child.stdout.read(len(_IMPORTED))
+    except TimeoutError:
+        return False
+    return True
 
 
 async def _end(child: asyncio.subprocess.Process) -> None:
@@ -76,8 +105,10 @@ def _serve() -> None:
     function: Any = importlib.import_module(module)
     for name in qualname.split("."):
         function = getattr(function, name)
+    arguments = pickle.loads(body)
+    os.write(answer, _IMPORTED)
     try:
-        outcome = (False, function(**pickle.loads(body)))
+        outcome = (False, function(**arguments))
         data = pickle.dumps(outcome)
     except Exception as error:
         data = _pickled_error(error)

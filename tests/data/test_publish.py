@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -320,6 +321,27 @@ def test_what_a_killed_publication_left_is_removed_and_one_at_work_is_not(tmp_pa
     os.close(working)
     kept = {".trajsmith-publish-working", ".publish-mine", "run", "out"}
     assert {path.name for path in tmp_path.iterdir()} == kept
+
+
+def test_a_workplace_that_another_publication_removed_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may do so as long as the folder is not held."""
+    run = make_run(tmp_path / "run")
+    removed: list[Path] = []
+    hold = fcntl.flock
+
+    def hold_late(held: int, how: int) -> None:
+        folder = Path(os.readlink(f"/proc/self/fd/{held}"))
+        if folder.name.startswith(".trajsmith-publish-") and len(removed) < 2:
+            removed.append(folder)
+            shutil.rmtree(folder)
+        hold(held, how)
+
+    monkeypatch.setattr("data.publish.fcntl.flock", hold_late)
+    publish(run, to=str(tmp_path / "out"))
+    assert len(removed) == 2
+    assert {path.name for path in tmp_path.iterdir()} == {"run", "out"}
 
 
 class FakeHub:

@@ -425,5 +425,5 @@ def test_ctrl_c_on_the_page_is_130(tokenizer: Path, workplace: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stdout.readline().startswith("runs/small is shown at")
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=60)
     assert process.returncode == 130 and "interrupted" in said

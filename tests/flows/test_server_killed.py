@@ -16,7 +16,7 @@ from pipeline.server import ModelServer, ServerSettings
 from rl.models import fetch_smollm2
 from tests.flows.lab import recipe, trajsmith, write_recipe
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1200)]
 SETTINGS = ServerSettings(served_name="policy", max_model_len=1024, max_num_seqs=4)
 
 

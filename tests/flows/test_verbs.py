@@ -186,12 +186,12 @@ def test_view_serves_a_page(at: Path, run: str) -> None:
         assert process.stdout is not None
         line = process.stdout.readline()
         url = line.split(" at ")[1].split(";")[0]
-        with urllib.request.urlopen(url, timeout=20) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             page = answer.read().decode()
         assert answer.status == 200 and "<html" in page and Path(run).name in page
     finally:
         process.terminate()
-        process.communicate(timeout=20)
+        process.communicate(timeout=60)
 
 
 def test_the_installed_command_runs_beside_other_files(at: Path, tmp_path: Path) -> None:

@@ -286,7 +286,7 @@ def test_a_request_cancelled_in_a_pause_passes_its_place_on() -> None:
         await asyncio.sleep(0)
         requests[0].cancel()
         resting.set()
-        assert await asyncio.wait_for(requests[1], 5) == {}
+        assert await asyncio.wait_for(requests[1], 60) == {}
         await pool.close()
 
     asyncio.run(run())
@@ -305,7 +305,7 @@ def test_retry_after_is_read_as_seconds_or_date() -> None:
     date = email.utils.format_datetime(email.utils.localtime().astimezone())
     later = email.utils.formatdate(time.time() + 100, usegmt=True)
     assert _retry_after({"retry-after": date}) == 0.0
-    assert _retry_after({"retry-after": later}) == pytest.approx(100, abs=2)
+    assert _retry_after({"retry-after": later}) == pytest.approx(100, abs=30)
     assert [_retry_after({"retry-after": value}) for value in ("soon", "inf", "nan", "1e999")] == [None] * 4
     assert _retry_after({}) is None
 

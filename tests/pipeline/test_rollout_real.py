@@ -17,13 +17,13 @@ from rl.audit import audit
 from rl.models import fetch_smollm2
 from tests.pipeline.rollout_world import World, make_task
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1200)]
 
 STORY = "I am writing a letter to my aunt, who likes to travel and reads every word that I send to her. " * 4
 CITIES = ("Rome", "Oslo", "Lima", "Cairo", "Paris")
 QUESTIONS = [f"{STORY}Tell me the name of one sight in {name}, in three words." for name in CITIES]
 """Long, so that the window fills whatever is replied."""
-BUDGET = Budget(max_turns=8, max_tokens=4000, max_seconds=300)
+BUDGET = Budget(max_turns=8, max_tokens=4000, max_seconds=3000)
 ROLLOUTS = 30
 """About one in four of this model's greedy ones gets as far as a second segment."""
 SUMMARY = SummaryFormat(max_tokens=160, trained=True, request="In one sentence: which cities were named?")

@@ -12,19 +12,22 @@ import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import pipeline.server
 from pipeline.engines.vllm import VllmEngine
 from pipeline.errors import ConfigError, EngineError, StoreError
 from pipeline.serve_guard import group_members
 from pipeline.server import ModelServer, ServerSettings, check_memory, check_model, serve_python
+from tests.processes import group_survivors
 
 STAND_IN = """
-import http.server, os, signal, subprocess, sys, time
+import http.server, os, signal, subprocess, sys, threading, time
 arguments = dict(zip(sys.argv, sys.argv[1:]))
 mode = arguments.get("--mode", "healthy")
 if mode == "dies":
@@ -35,16 +38,19 @@ worker = "import signal, time; time.sleep(600)"
 if "--polite" not in sys.argv:
     worker = worker.replace("; ", "; signal.signal(signal.SIGTERM, signal.SIG_IGN); ")
 subprocess.Popen([sys.executable, "-c", worker])
+def die_once_told():
+    while not os.path.exists(sys.argv[0] + ".dies"):
+        time.sleep(0.02)
+    print("RuntimeError: engine core died", flush=True)
+    os._exit(1)
+if mode == "brief":
+    threading.Thread(target=die_once_told).start()
 class Handler(http.server.BaseHTTPRequestHandler):
     asked = 0
     def do_GET(self):
         Handler.asked += 1
-        starting = Handler.asked == 1 and mode != "brief"
-        self.send_response(503 if mode == "sick" or starting else 200)
+        self.send_response(503 if mode == "sick" or Handler.asked == 1 else 200)
         self.end_headers()
-        if mode == "brief":
-            print("RuntimeError: engine core died", flush=True)
-            os._exit(1)
     def log_message(self, *_):
         pass
 print("listening", flush=True)
@@ -118,11 +124,62 @@ def test_a_server_that_dies_says_why_and_leaves_nothing(model: Path, python: Pat
         server_of(model, python, "dies", tmp_path).start()
 
 
-def test_a_server_that_is_never_healthy_is_given_up(model: Path, python: Path, tmp_path: Path) -> None:
-    server = server_of(model, python, "sick", tmp_path, start_seconds=4.0)
-    with pytest.raises(EngineError, match=r"not healthy after 4 s .*listening.* raise start_seconds \("):
-        server.start()
-    assert server.process_group == 0
+def test_a_server_that_is_never_healthy_is_given_up(
+    model: Path, python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    skipped = 0.0
+
+    def progress(waited: float, line: str) -> None:
+        nonlocal skipped
+        if "listening" in line:
+            skipped = 1000.0
+
+    now = time.monotonic
+    clock = SimpleNamespace(monotonic=lambda: now() + skipped, sleep=time.sleep)
+    monkeypatch.setattr(pipeline.server, "time", clock)
+    server = server_of(model, python, "sick", tmp_path, start_seconds=300.0)
+    said = r"not healthy after 300 s .*listening.* raise start_seconds \("
+    with pytest.raises(EngineError, match=said):
+        server.start(progress)
+    assert skipped and server.process_group == 0
+
+
+class Clock:
+    """In place of the module `time`: it moves when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def hung() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that leads a group and does not end by itself."""
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as process:
+        yield process
+        process.kill()
+
+
+@pytest.mark.parametrize("end", [20.0, 1e6])
+def test_what_is_killed_is_waited_for_and_what_still_stays_is_told(
+    hung: subprocess.Popen[bytes],
+    end: float,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A worker in the middle of a system call goes long after the signal."""
+    clock = Clock()
+    monkeypatch.setattr(pipeline.server, "time", clock)
+    monkeypatch.setattr(pipeline.server, "group_members", lambda group: [4711] if clock.now < end else [])
+    pipeline.server._end_group(hung, 0.3)
+    assert hung.returncode == -signal.SIGKILL
+    assert clock.now >= min(end, 30.0)
+    assert ("processes 4711 of the model server still run 30 s after SIGKILL" in caplog.text) == (end > 100)
 
 
 OWNER = """
@@ -144,10 +201,7 @@ def test_the_group_ends_when_its_owner_is_killed(model: Path, python: Path, tmp_
         assert len(set(group_members(group))) == 3
         os.kill(owner.pid, signal.SIGKILL)
         owner.wait()
-    deadline = time.monotonic() + 20
-    while set(group_members(group)) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert set(group_members(group)) == set()
+    assert group_survivors(group) == set()
 
 
 def test_a_port_in_use_is_named(model: Path, python: Path) -> None:

@@ -21,7 +21,7 @@ from rl.models import checkpoint_digest, fetch_smollm2
 from rl.results import TrainResult
 from tests.rl.torch_engine import FirstTokenWorld
 
-pytestmark = [pytest.mark.vllm, pytest.mark.rl, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.vllm, pytest.mark.rl, pytest.mark.timeout(1200)]
 
 CONFIG = GrpoConfig(steps=2, groups_per_step=2, group_size=4, learning_rate=2e-5, episode_tokens=256)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import sys
+import threading
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -122,16 +125,26 @@ def test_a_built_model_is_not_fetched_again_but_gets_the_current_template(tmp_pa
     assert "<tool_call>" in (built / "chat_template.jinja").read_text()
 
 
-def test_a_second_process_waits_for_the_first_and_takes_what_it_built(tmp_path: Path) -> None:
+def test_a_second_process_waits_for_the_first_and_takes_what_it_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     built = tmp_path / "models" / "smollm2-135m-instruct"
     built.parent.mkdir(parents=True)
+    at_the_lock, lock = threading.Event(), fcntl.flock
+
+    def locks(*given: Any) -> None:
+        at_the_lock.set()
+        lock(*given)
+
     with ThreadPoolExecutor(1) as second:
         with _locked(built.parent / f".{built.name}.lock"):
+            monkeypatch.setattr("rl.models.fcntl.flock", locks)
             waiting = second.submit(fetch_smollm2, tmp_path, download=interrupted)
+            assert at_the_lock.wait(60)
             with pytest.raises(TimeoutError):
                 waiting.result(timeout=0.1)
             built.mkdir()
-        assert waiting.result(timeout=10) == built
+        assert waiting.result(timeout=60) == built
 
 
 def test_a_path_is_a_model_only_when_it_is_whole(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ _INTROSPECTION = re.compile(
 """They show paths of this machine."""
 _INFLATING = re.compile(r"\b(repeat|lpad|rpad|printf|format)\s*\(", re.IGNORECASE)
 """One call makes gigabytes and cannot be stopped."""
+_INTERRUPT_AGAIN_SECONDS = 1.0
 _READS = ("SELECT",)
 _WRITES = ("SELECT", "INSERT", "UPDATE", "DELETE", "MERGE_INTO")
 
@@ -52,11 +53,12 @@ class DuckDatabase:
     def run(self, sql: str, *, measured: bool = False) -> ResultSet:
         """Execute one statement; all effects of a failed one are undone. Measuring a SELECT runs it twice."""
         kind = self._kind(sql)
-        with self._translating(), self._deadline():
+        with self._translating():
             if kind not in ("SELECT", "EXPLAIN"):
                 return self._write(sql)
-            cost = self._measure(sql) if measured and kind == "SELECT" else None
-            return self._fetch(sql, cost)
+            with self._deadline():
+                cost = self._measure(sql) if measured and kind == "SELECT" else None
+                return self._fetch(sql, cost)
 
     def reads(self, sql: str) -> frozenset[str]:
         """The tables a query names, and those that its plan scans: behind views, too."""
@@ -181,24 +183,34 @@ class DuckDatabase:
         self._image = b""
         self._connection.execute("BEGIN")
         try:
-            result = self._fetch(sql)
-            if _size(self._folder) - before > self._limits.max_growth_bytes:
-                raise ToolError("the database may not grow any further")
-            self._connection.execute("COMMIT")
+            with self._deadline():
+                result = self._fetch(sql)
+                if _size(self._folder) - before > self._limits.max_growth_bytes:
+                    raise ToolError("the database may not grow any further")
+                self._connection.execute("COMMIT")
         except BaseException:
-            self._connection.execute("ROLLBACK")
+            self._connection.execute("ROLLBACK")  # which no deadline may interrupt
             raise
         return result
 
     @contextmanager
     def _deadline(self) -> Iterator[None]:
-        timer = threading.Timer(self._limits.max_seconds, self._connection.interrupt)
-        timer.daemon = True
+        """Interrupt what runs after `max_seconds`, and nothing that runs afterwards."""
+        over = threading.Event()
+
+        def interrupt() -> None:
+            patience = self._limits.max_seconds
+            while not over.wait(patience):  # again and again: between two statements one is lost
+                self._connection.interrupt()
+                patience = _INTERRUPT_AGAIN_SECONDS
+
+        timer = threading.Thread(target=interrupt, daemon=True)
         timer.start()
         try:
             yield
         finally:
-            timer.cancel()
+            over.set()
+            timer.join()
 
     @contextmanager
     def _translating(self) -> Iterator[None]:

@@ -15,7 +15,7 @@ from pipeline.rewards.base import Score
 from pipeline.rewards.judge import Judge
 from pipeline.server import ModelServer
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1200)]
 EXAMPLES = Path(__file__).parents[3] / "examples" / "own_tools"
 
 

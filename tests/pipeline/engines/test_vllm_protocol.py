@@ -154,6 +154,19 @@ def test_reload_empties_the_prefix_cache_and_sets_the_version(tmp_path: Path) ->
     assert server.received[0].body == {"method": "trajsmith_load", "args": [str(tmp_path.resolve())]}
 
 
+def test_a_busy_server_has_time_to_empty_its_prefix_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ScriptedServer(Replica(resets_before_success=25)) as server:
+        engine = engine_at(server)
+        assert run(engine, engine.reload_weights(tmp_path)) == "d1"
+    monkeypatch.setattr("pipeline.engines.vllm._RESET_SECONDS", 0.0)
+    with ScriptedServer(Replica(resets_before_success=1)) as server:
+        engine = engine_at(server)
+        with pytest.raises(EngineError, match="did not empty its prefix cache in 0 s"):
+            run(engine, engine.reload_weights(tmp_path))
+
+
 def test_replicas_with_different_weights_are_an_error(tmp_path: Path) -> None:
     with ScriptedServer(Replica("d1")) as one, ScriptedServer(Replica("d2")) as two:
         engine = VllmEngine([one.url, two.url], model="policy")

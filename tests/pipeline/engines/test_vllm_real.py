@@ -22,7 +22,7 @@ from pipeline.serve_guard import group_members
 from pipeline.server import ModelServer
 from rl.models import checkpoint_digest, fetch_smollm2
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1200)]
 T = TypeVar("T")
 
 IM_START, IM_END = 1, 2

@@ -31,6 +31,7 @@ class Meter(StatefulTool):
     name = "meter"
     released: ClassVar[list[str]] = []
     creating: ClassVar[asyncio.Event | None] = None
+    executing: ClassVar[asyncio.Event | None] = None
 
     async def create(self, task: Task) -> None:
         self.value = 0
@@ -40,6 +41,8 @@ class Meter(StatefulTool):
 
     async def execute(self, by: int = 1) -> ToolResponse:
         if by < 0:
+            if self.executing is not None:
+                self.executing.set()
             await asyncio.Event().wait()
         self.value += by
         return ToolResponse(text=str(self.value), reward=0.25 * by, metrics={"by": by})
@@ -108,7 +111,7 @@ def with_tools(*kinds: type[StatefulTool], **options: Any) -> MeterEnvironment:
 @pytest.fixture(autouse=True)
 def _forget() -> None:
     Meter.released.clear()
-    Meter.creating = None
+    Meter.creating = Meter.executing = None
 
 
 @pytest.fixture(scope="module")
@@ -157,10 +160,9 @@ def test_a_cancelled_episode_releases(run: Run, renderer: ChatMLRenderer) -> Non
     environment = MeterEnvironment()
 
     async def cut() -> None:
+        Meter.executing = asyncio.Event()
         task = asyncio.create_task(play(environment, renderer, call_text("meter", by=-1)))
-        while not environment.num_open:
-            await asyncio.sleep(0)
-        await asyncio.sleep(0.01)
+        await Meter.executing.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

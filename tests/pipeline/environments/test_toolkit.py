@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
+import sys
 import threading
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -13,6 +16,7 @@ import pytest
 from data.messages import ToolResult, ToolStatus, user
 from data.tasks import Task
 from data.trajectories import Trajectory
+from pipeline.environments import isolation
 from pipeline.environments.agents import ListedAgent
 from pipeline.environments.base import GoldScript
 from pipeline.environments.play import make_trajectory
@@ -28,31 +32,33 @@ from pipeline.environments.tools import (
 )
 from pipeline.errors import ConfigError, EnvironmentFailure, JudgeError
 from tests.pipeline.environments.conftest import Run
+from tests.processes import survivors
 
 RELEASE = threading.Event()
 
 
-@tool(isolate=True, timeout_seconds=20)
+@tool(isolate=True, timeout_seconds=100)
 def process_id() -> int:
     """Tell the process."""
     print("noise on standard output")
     return os.getpid()
 
 
-@tool(isolate=True, timeout_seconds=0.2)
-def spin() -> str:
-    """Never return."""
+@tool(isolate=True, timeout_seconds=100)
+def spin(file: str) -> str:
+    """Never return; the file gets the process id."""
+    Path(file).write_text(str(os.getpid()))
     while True:
         pass
 
 
-@tool(isolate=True, timeout_seconds=20)
+@tool(isolate=True, timeout_seconds=100)
 def refuse(reason: str) -> str:
     """Refuse."""
     raise ToolError(reason)
 
 
-@tool(isolate=True, timeout_seconds=20)
+@tool(isolate=True, timeout_seconds=100)
 def die() -> str:
     """Die."""
     os._exit(3)
@@ -266,7 +272,82 @@ def test_a_poisoned_session_is_neither_judged_nor_kept(run: Run) -> None:
 def test_deadlines(run: Run) -> None:
     assert _statuses(run(_calls(("wait", {}), ("push", {"item": "a"})))) == [INFRA, INFRA]
     assert _statuses(run(_calls(("wait_politely", {}), ("push", {"item": "a"})))) == [ERROR, OK]
-    assert _statuses(run(_calls(("spin", {}), ("push", {"item": "a"})))) == [ERROR, OK]
+
+
+def test_an_isolated_tool_that_is_late_is_ended_for_real(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "pid"
+
+    async def episode() -> list[ToolResult]:
+        async with await DeskEnvironment().open(make_task()) as session:
+            spinning = asyncio.create_task(session.call("spin", {"file": str(file)}, "1"))
+            while not (file.exists() and file.read_text()):
+                await asyncio.sleep(0.01)
+            _let_pass(100, monkeypatch)
+            return [await spinning, await session.call("push", {"item": "a"}, "2")]
+
+    results = run(episode())
+    assert _statuses(results) == [ERROR, OK] and results[0].text == "spin took longer than 100 s"
+    assert survivors([int(file.read_text())]) == []
+
+
+SLOWLY_IMPORTED = """
+import time
+from pathlib import Path
+
+Path(__file__).with_name("importing").touch()
+while not Path(__file__).with_name("go").exists():
+    time.sleep(0.01)
+
+def answer():
+    return 42
+"""
+
+
+@pytest.fixture
+def slow_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A module whose import in a child ends when there is a file `go` beside it."""
+    (tmp_path / "slowly_imported.py").write_text(SLOWLY_IMPORTED)
+    (tmp_path / "go").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    yield importlib.import_module("slowly_imported")
+    del sys.modules["slowly_imported"]
+
+
+def test_the_time_of_an_isolated_tool_begins_when_it_is_imported(
+    run: Run, tmp_path: Path, slow_module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("go", "importing"):
+        (tmp_path / name).unlink()
+    monkeypatch.setattr(isolation, "START_SECONDS", 1e6)
+
+    async def episode() -> Any:
+        calling = asyncio.create_task(isolation.call_isolated(slow_module.answer, {}, timeout_seconds=100))
+        while not (tmp_path / "importing").exists():
+            await asyncio.sleep(0.01)
+        _let_pass(100, monkeypatch)
+        await asyncio.sleep(0.01)
+        (tmp_path / "go").touch()
+        return await calling
+
+    assert run(episode()) == 42
+
+
+def test_a_tool_that_is_never_imported_is_infrastructure(
+    run: Run, tmp_path: Path, slow_module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "go").unlink()
+    monkeypatch.setattr(isolation, "START_SECONDS", 0.2)
+    with pytest.raises(EnvironmentFailure, match=r"slowly_imported\.answer was not imported in 0\.2 s"):
+        run(isolation.call_isolated(slow_module.answer, {}, timeout_seconds=100))
+
+
+def _let_pass(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Move the running event loop's clock."""
+    loop = asyncio.get_running_loop()
+    real = loop.time
+    monkeypatch.setattr(loop, "time", lambda: real() + seconds)
 
 
 def test_a_blocking_tool_that_is_late_poisons_the_session(run: Run) -> None:

@@ -18,7 +18,7 @@ from rl.audit import audit
 from rl.models import fetch_smollm2
 from tests.pipeline.gateway.conftest import Desk, user
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1200)]
 
 
 def test_a_dialogue_is_recorded_token_by_token(vllm_server: ModelServer) -> None:

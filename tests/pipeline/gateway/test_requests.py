@@ -99,7 +99,7 @@ def answers(renderer: Any) -> list[tuple[int, Any]]:
         gateway = Gateway(
             Speaker(renderer, ["fine"]), renderer=renderer, settings=GatewaySettings(allow_truncated=False)
         )
-        async with run_gateway(gateway) as url, httpx.AsyncClient() as client:
+        async with run_gateway(gateway) as url, httpx.AsyncClient(timeout=60) as client:
             head = {"authorization": f"Bearer {gateway.settings.token}"}
             await client.post(url + "/episodes", json={"prompt": "x", "key": "e"}, headers=head)
             found = []

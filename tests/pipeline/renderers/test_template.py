@@ -153,7 +153,7 @@ def server_url(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.vllm
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_vllm_applies_the_template_to_our_tokens(server_url: Any) -> None:
     directory, url = server_url
     renderer = ChatMLRenderer.load(directory)

@@ -31,7 +31,7 @@ def port() -> Iterator[int]:
 
 
 def get(port: int, path: str, host: str = "") -> tuple[int, str, dict[str, str]]:
-    connection = HTTPConnection(HOST, port, timeout=5)
+    connection = HTTPConnection(HOST, port, timeout=60)
     connection.request("GET", path, headers={"Host": host or f"{HOST}:{port}"})
     response = connection.getresponse()
     body, headers = response.read().decode(), dict(response.getheaders())

@@ -4,14 +4,17 @@ import asyncio
 import http.client
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 
+import pipeline.sandbox.remote
 from pipeline.environments.play import play
 from pipeline.environments.python_math.generator import PythonMath
 from pipeline.errors import ConfigError, EnvironmentFailure
@@ -213,7 +216,10 @@ def test_the_server_says_504_when_every_slot_is_taken(bubblewrap: Sandbox) -> No
     settings = ServerSettings(parallel=1, queue_seconds=0.01)
     server = RunCodeServer(("127.0.0.1", 0), bubblewrap, settings)
     with serving(server) as url, server.slots:
-        assert httpx.post(f"{url}/run_code", json={"code": "", "language": "python"}).status_code == 504
+        assert (
+            httpx.post(f"{url}/run_code", json={"code": "", "language": "python"}, timeout=60).status_code
+            == 504
+        )
 
 
 @pytest.mark.parametrize(
@@ -237,7 +243,7 @@ def test_the_server_refuses_what_it_cannot_run(
     path: str, body: bytes, status: int, bubblewrap: Sandbox
 ) -> None:
     with serving(RunCodeServer(("127.0.0.1", 0), bubblewrap)) as url:
-        assert httpx.post(f"{url}{path}", content=body).status_code == status
+        assert httpx.post(f"{url}{path}", content=body, timeout=60).status_code == status
 
 
 @pytest.mark.parametrize("length", ["abc", "-1", "1_0", "9" * 5000])
@@ -251,16 +257,22 @@ def test_a_length_that_is_none_is_answered(length: str, bubblewrap: Sandbox) -> 
         connection.close()
 
 
-def test_an_answer_that_trickles_ends() -> None:
-    over = threading.Event()
+def test_an_answer_that_trickles_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each piece comes soon; when some have come, an hour has passed."""
+    pieces: list[float] = []
+    now = time.monotonic
+    clock = SimpleNamespace(monotonic=lambda: now() + (3600 if len(pieces) >= 20 else 0), sleep=time.sleep)
+    monkeypatch.setattr(pipeline.sandbox.remote, "time", clock)
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.send_response(200)
             self.end_headers()
             try:
-                while not over.wait(0.01):
+                while len(pieces) < 1000:
                     self.wfile.write(b" ")
+                    pieces.append(now())
+                    time.sleep(0.01)
             except OSError:
                 pass
 
@@ -268,10 +280,10 @@ def test_an_answer_that_trickles_ends() -> None:
             """Quiet."""
 
     with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as url:
-        sandbox = RemoteSandbox(url=url, tries=1, queue_seconds=0.1)
+        sandbox = RemoteSandbox(url=url, tries=1, queue_seconds=100.0)
         with pytest.raises(EnvironmentFailure, match="ReadTimeout"):
             run(sandbox, Program(""), Limits(seconds=0.1))
-        over.set()
+        assert len(pieces) >= 20
         asyncio.run(sandbox.close())
 
 

@@ -1,18 +1,21 @@
 """An MCP server that counts, answers in every form and breaks on request.
 
-In this process through `build`; `python bench_server.py stdio` or `python bench_server.py http PORT`.
+In this process through `build`; `python bench_server.py stdio` or `python bench_server.py http`,
+which prints the port that it chose.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import subprocess
 import sys
 import uuid
 from collections import defaultdict
 from typing import Annotated, Literal
 
+import uvicorn
 from mcp.server.mcpserver import Context, Image, MCPServer
 from mcp.types import CallToolResult, ResourceLink
 from pydantic import Field
@@ -116,4 +119,6 @@ if __name__ == "__main__":
     if sys.argv[1] == "stdio":
         build().run()
     else:
-        build().run("streamable-http", port=int(sys.argv[2]))
+        listening = socket.create_server(("127.0.0.1", 0))
+        print(listening.getsockname()[1], flush=True)
+        uvicorn.Server(uvicorn.Config(build().streamable_http_app())).run(sockets=[listening])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -62,20 +60,12 @@ def make(tmp_path: Path) -> Make:
 
 @pytest.fixture
 def http_server() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """URL and process of a bench server on a free port."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, SERVER, "http", str(port)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        while process.poll() is None:
-            try:
-                socket.create_connection(("127.0.0.1", port), timeout=1).close()
-                break
-            except OSError:
-                time.sleep(0.02)
-        yield f"http://127.0.0.1:{port}/mcp", process
-    finally:
-        process.kill()
-        process.wait()
+    """URL and process of a bench server."""
+    command = [sys.executable, SERVER, "http"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        try:
+            assert process.stdout is not None
+            # It listens before it prints, so that who connects now is served as soon as it has started.
+            yield f"http://127.0.0.1:{int(process.stdout.readline())}/mcp", process
+        finally:
+            process.kill()

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import subprocess
-import time
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from tests.pipeline.environments.conftest import Run
 from tests.pipeline.environments.mcp.bench_server import PNG
 from tests.pipeline.environments.mcp.conftest import BUILD, SERVER, Make
 from tests.pipeline.rollout_world import Speaker, call_text
+from tests.processes import survivors
 from tests.serving import Received, Reply, ScriptedServer
 from tests.tiny import make_tiny_tokenizer
 
@@ -43,21 +43,6 @@ def first_task(environment: McpEnvironment, index: int = 0) -> Task:
 async def ask(environment: McpEnvironment, *calls: Call, index: int = 0) -> list[ToolResult]:
     async with await environment.open(first_task(environment, index)) as session:
         return [await session.call(name, given, f"c{n}") for n, (name, given) in enumerate(calls)]
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def survivors(pids: list[int]) -> list[int]:
-    """Those of `pids` that live on; a killed process needs a moment to go."""
-    end = time.monotonic() + 10
-    while any(map(is_alive, pids)) and time.monotonic() < end:
-        time.sleep(0.01)
-    return [pid for pid in pids if is_alive(pid)]
 
 
 def test_results_of_every_form(run: Run, make: Make) -> None:

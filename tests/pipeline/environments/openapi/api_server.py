@@ -7,9 +7,11 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
+
+from tests.serving import PatientServer
 
 DOCUMENT: dict[str, Any] = {
     "openapi": "3.0.3",
@@ -144,13 +146,6 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         pass
-
-
-class PatientServer(ThreadingHTTPServer):
-    """Lets hundreds of clients knock at once."""
-
-    daemon_threads = True
-    request_queue_size = 512
 
 
 @contextmanager

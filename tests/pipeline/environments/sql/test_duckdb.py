@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pipeline.environments.sql import duckdb_engine
 from pipeline.environments.sql.database import SqlLimits
 from pipeline.environments.sql.duckdb_engine import DuckDatabase, DuckSource
 from pipeline.environments.tools import ToolError
 
 duckdb = pytest.importorskip("duckdb")
-LIMITS = SqlLimits(max_seconds=20.0)
+LIMITS = SqlLimits(max_seconds=100.0)
+BOMB = "WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r) SELECT count(*) FROM r"
 
 
 @pytest.fixture(scope="module")
@@ -94,8 +99,73 @@ def test_wrong_statements_are_the_agents_doing(reader: DuckDatabase, sql: str, t
 def test_a_bomb_is_stopped_and_the_session_goes_on(source: DuckSource) -> None:
     database = source.open(writable=False, limits=SqlLimits(max_seconds=0.2))
     with pytest.raises(ToolError, match=r"longer than 0\.2 s"):
-        database.run("WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r) SELECT count(*) FROM r")
+        database.run(BOMB)
     assert database.tables() == ["child", "parent"]
+    database.close()
+
+
+class Interrupted:
+    """A connection that does something else when it is interrupted for the first time."""
+
+    def __init__(self, connection: Any, instead: Callable[[], Any]) -> None:
+        self._connection, self._instead, self.count = connection, instead, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def interrupt(self) -> None:
+        self.count += 1
+        if self.count == 1:
+            self._instead()
+        else:
+            self._connection.interrupt()
+
+
+def test_a_bomb_is_stopped_though_an_interruption_is_lost(source: DuckSource) -> None:
+    database = source.open(writable=False, limits=SqlLimits(max_seconds=0.2))
+    database._connection = connection = Interrupted(database._connection, lambda: None)
+    with pytest.raises(ToolError, match=r"longer than 0\.2 s"):
+        database.run(BOMB)
+    assert connection.count > 1
+    database.close()
+
+
+def test_a_late_interruption_does_not_hit_the_next_statement(source: DuckSource) -> None:
+    database = source.open(writable=False, limits=SqlLimits(max_seconds=0.01))
+    begun, done = threading.Event(), threading.Event()
+
+    def slowly() -> None:
+        begun.set()
+        time.sleep(0.3)
+        done.set()
+
+    database._connection = Interrupted(database._connection, slowly)
+    with database._deadline():
+        assert begun.wait(60)
+    assert done.is_set(), "it was still to come"
+    database.close()
+
+
+class SlowlyUndone(Interrupted):
+    """A connection that is asked to undo for longer than the pause between two interruptions."""
+
+    def execute(self, sql: str) -> Any:
+        if sql == "ROLLBACK":
+            before = self.count
+            time.sleep(0.3)
+            assert self.count == before, "undoing was interrupted"
+        return self._connection.execute(sql)
+
+
+def test_a_late_write_is_undone(source: DuckSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duckdb_engine, "_INTERRUPT_AGAIN_SECONDS", 0.05)
+    database = source.open(writable=True, limits=SqlLimits(max_seconds=0.2))
+    connection = database._connection
+    database._connection = SlowlyUndone(connection, connection.interrupt)
+    with pytest.raises(ToolError, match=r"longer than 0\.2 s"):
+        database.run(f"INSERT INTO child SELECT 3, 3 FROM ({BOMB})")
+    database._limits = LIMITS
+    assert database.run("DELETE FROM child WHERE id = 1").rows == ((1,),)
     database.close()
 
 
