@@ -7,9 +7,9 @@ of this very interpreter. The host treats every report as the program's own word
 process over could say no more than it could print. Not covered here: every limit (bubblewrap, control
 groups and the host's clock).
 
-Frames to the host: one letter, four bytes of length (big-endian), payload. R ready; C compiled (status,
-output); E ended (status); F a file (two bytes of its index in `collect`, content); D done. Status as of
-`waitpid`.
+Frames to the host: one letter, four bytes of length (big-endian), payload. R ready; S started (from the fork
+itself, for the compiler and for the program each); C compiled (status, output); E ended (status); F a file
+(two bytes of its index in `collect`, content); D done. Status as of `waitpid`.
 """
 
 import marshal
@@ -81,6 +81,7 @@ def become_program(request: dict[str, Any], stdin: bytes, limits: dict[str, int]
     source = scratch("stdin")
     os.write(source, stdin) if stdin else None
     os.lseek(source, 0, os.SEEK_SET)
+    send(b"S")
     os.dup2(source, 0)
     if output is not None:
         os.dup2(output, 1)
