@@ -118,24 +118,24 @@ class Jail:
         """How long the program was ready to run while others had the cores, sleep not counted.
 
         Others are others: who waits for processes of its own, ended ones included, is not starved. The kernel
-        counts a wait when it is over; one that goes on shows as ready to run, and then all time that was not
-        used may have been waiting. So it is where all have ended, or the supervisor does not sleep: it is
-        kept from saying so, and no program can stop it.
+        counts a wait for a core when it is over, and none for a disk. So all time that was not used counts
+        while a state shows such a wait, and where all have ended or the supervisor does not sleep: it is kept
+        from saying so, and no program can stop it.
         """
         supervisors = set(_children(self.process.pid))
         states = set[str]()
         waited = running = 0
         for pid in set(_descendants(self.process.pid)) - supervisors:
             for task in Path(f"/proc/{pid}/task").glob("*"):
+                states.add(_state(task))
                 with contextlib.suppress(OSError, ValueError):
-                    states.add(_state(task))
                     on_cpu, queued, _ = map(int, (task / "schedstat").read_text().split())
                     running, waited = running + on_cpu, max(waited, queued)
-        unused = elapsed - max(running / 1e9, (self.group.cpu_seconds() or 0.0) - self._used_before)
-        with contextlib.suppress(OSError):
-            if "R" in states or states <= {"Z"} or {_state(Path(f"/proc/{p}")) for p in supervisors} != {"S"}:
-                return max(unused, 0.0)
-        return max(min(waited / 1e9, unused), 0.0)
+        used = max(running / 1e9, (self.group.cpu_seconds() or 0.0) - self._used_before)
+        unused = max(elapsed - used, 0.0)
+        supervised = {_state(Path(f"/proc/{pid}")) for pid in supervisors}
+        held_up = bool(states & {"R", "D"}) or states <= {"Z"} or supervised != {"S"}
+        return unused if held_up else min(waited / 1e9, unused)
 
     def kill(self) -> None:
         """End every process of it: the kernel does so when the supervisor, the first of them, is gone.
@@ -191,8 +191,11 @@ def _children(pid: int) -> Iterator[int]:
 
 
 def _state(task: Path) -> str:
-    """The kernel's letter: R running or ready to, S asleep, T stopped, Z ended."""
-    return (task / "stat").read_text().rpartition(")")[2].split()[0]
+    """The kernel's letter: R runs or is ready to, D waits for a disk, S sleeps, T is stopped, Z has ended."""
+    try:
+        return (task / "stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "Z"
 
 
 def _descendants(pid: int) -> Iterator[int]:
