@@ -19,6 +19,8 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, cast
 
+from pipeline.sandbox import docker
+
 HEAD = b"HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n"
 
 
@@ -134,7 +136,8 @@ class Handler(BaseHTTPRequestHandler):
     def _attach(self, exec_id: str) -> None:
         words = [word.replace("/box", str(self.engine.box)) for word in self.engine.execs[exec_id]["Cmd"]]
         if any("memory.events" in word for word in words):
-            words = ["sh", "-c", f"echo oom_kill {self.engine.oom_kills}; exit 1"]
+            # Behind the gate, as any command: what is said at once can be lost with the answer's head.
+            words = [*docker._GATE, "sh", "-c", f"echo oom_kill {self.engine.oom_kills}; exit 1"]
         self.close_connection = True
         self.engine.told.clear()
         if self.engine.drops:
