@@ -26,6 +26,7 @@ from typing import Any
 HOME = "/box"
 _REAP_MILLISECONDS = 50
 _PR_SET_DUMPABLE = 4
+_LAST_SECONDS = 5
 
 
 def send(letter: bytes, payload: bytes = b"", more: int = 0) -> None:
@@ -93,8 +94,11 @@ def become_program(request: dict[str, Any], stdin: bytes, limits: dict[str, int]
     for name, value in limits.items():
         number = getattr(resource, name)
         already = resource.getrlimit(number)[1]
-        value = value if already == resource.RLIM_INFINITY else min(value, already)
-        resource.setrlimit(number, (value, value))
+        # At the hard limit of processor time comes SIGKILL; at the soft one SIGXCPU, which says why.
+        hard = value + _LAST_SECONDS if number == resource.RLIMIT_CPU else value
+        if already != resource.RLIM_INFINITY:
+            value, hard = min(value, already), min(hard, already)
+        resource.setrlimit(number, (value, hard))
     os.environ.clear()
     os.environ.update(request["env"])
     control(_PR_SET_DUMPABLE, 1)

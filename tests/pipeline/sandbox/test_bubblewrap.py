@@ -122,6 +122,14 @@ def test_the_time_limit_is_of_the_run_and_of_the_compiler(bubblewrap: Sandbox) -
     assert stuck.outcome in (Outcome.TIMEOUT, Outcome.COMPILE_ERROR, Outcome.OUT_OF_MEMORY)
 
 
+def test_processor_time_beyond_the_limit_is_a_timeout_even_where_the_host_does_not_look(
+    bubblewrap: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Jail, "starved_seconds", lambda *_: 1000.0)
+    done = run(bubblewrap, Program("while True:\n    pass"), Limits(seconds=0.9))
+    assert (done.outcome, done.exit_code) == (Outcome.TIMEOUT, None)
+
+
 def test_a_jail_that_is_held_up_before_its_program_begins_is_not_a_slow_program(
     bubblewrap: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
