@@ -95,7 +95,7 @@ def make_task(split: str, start: int, amounts: list[int]) -> Task:
         state=canonical.dumps({"value": start, "calls": []}),
         private=canonical.dumps({"amounts": amounts}),
         verifier="counter/end_state/1",
-        budget=Budget(max_turns=len(amounts) + 2, max_tokens=256, max_seconds=60.0),
+        budget=Budget(max_turns=len(amounts) + 2, max_tokens=256),
     )
 
 

@@ -19,6 +19,10 @@ _CHUNK = 65_536
 _QUIET = 0.5
 """Seconds without a byte after which it is asked whether the command has ended: what it started and left
 behind may hold the streams open."""
+_LAST_QUIET = 3.0
+"""As many seconds without a byte, once it has: what it printed may still be on its way through the daemon."""
+_LAST_WORDS = 30.0
+"""Seconds after which whatever it left behind is listened to no longer."""
 _HEADER = 8
 
 
@@ -72,12 +76,18 @@ def converse(
     frames, unsent = Frames(stdout, stderr), memoryview(data)
     poller = select.poll()
     poller.register(attached, select.POLLIN | select.POLLOUT)
-    sending = True
+    sending, over = True, False
     with contextlib.suppress(ConnectionResetError):
-        while (left := deadline - time.monotonic()) > 0:
-            events = poller.poll(min(left, _QUIET) * 1000)
-            if not events and ended():
+        while True:
+            left = max(deadline - time.monotonic(), 0.0)
+            events = poller.poll(min(left, _LAST_QUIET if over else _QUIET) * 1000)
+            quiet = not events or not left
+            if quiet and over:
                 return Ending.DONE
+            if quiet and ended():
+                over, deadline = True, time.monotonic() + _LAST_WORDS
+            elif not left:
+                return Ending.DEADLINE
             for _, event in events:
                 if sending and event & select.POLLOUT:
                     unsent, sending = _send(attached, unsent)
@@ -90,7 +100,6 @@ def converse(
                 poller.modify(attached, select.POLLIN)
             if stdout.flooded or stderr.flooded:
                 return Ending.FLOOD
-        return Ending.DONE if ended() else Ending.DEADLINE
     return Ending.DONE
 
 

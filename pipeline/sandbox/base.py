@@ -18,8 +18,8 @@ class Outcome(StrEnum):
     """How a run ended, the first that applies."""
 
     COMPILE_ERROR = "compile_error"
-    TIMEOUT = "timeout"
     OUT_OF_MEMORY = "out_of_memory"
+    TIMEOUT = "timeout"
     RUNTIME_ERROR = "runtime_error"
     """A non-zero exit code or a signal."""
     WRONG_OUTPUT = "wrong_output"
@@ -33,7 +33,7 @@ class Limits:
 
     seconds: float = 5.0
     """Of the clock, for compiling and for running each. Where the implementation can tell, time in which the
-    machine kept the program waiting for a core does not count: a busy machine is not a slow program."""
+    machine kept the program from running does not count: a busy machine is not a slow program."""
     memory_mib: int = 256
     processes: int = 32
     output_bytes: int = 64 * 1024

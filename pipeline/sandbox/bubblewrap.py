@@ -27,12 +27,14 @@ import os
 import resource
 import threading
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
 
 from pipeline.errors import ConfigError, EnvironmentFailure
 from pipeline.sandbox import cgroups
 from pipeline.sandbox.base import Execution, Limits, Program
-from pipeline.sandbox.exchange import Ending, Report, Watch
+from pipeline.sandbox.exchange import PATIENCE, Ending, Report, Watch
 from pipeline.sandbox.spawn import Jail, JailStartError, Shape, Spawner, find_bubblewrap
 from pipeline.sandbox.toolchains import Toolchain, compile_limits, python_executable, toolchain
 from pipeline.sandbox.verdicts import checked, compile_failure, judge
@@ -49,6 +51,7 @@ _HELP = (
     "container --cap-add SYS_ADMIN --security-opt seccomp=unconfined --security-opt "
     "systempaths=unconfined), or use the remote or docker sandbox"
 )
+_T = TypeVar("_T")
 
 
 class _Run:
@@ -110,17 +113,20 @@ class BubblewrapSandbox:
 
     def _probe(self) -> None:
         try:
-            jail = self._starter.submit(self._spawner.start, self._shape((), Limits().disk_mib)).result()
-            try:
-                jail.wait_ready()
-            finally:
-                jail.destroy()
+            _insist(self._try)
         except JailStartError as error:
             self._close()
             raise ConfigError(f"bubblewrap cannot make a jail here: {error}; {_HELP}") from error
         except BaseException:
             self._close()
             raise
+
+    def _try(self) -> None:
+        jail = self._starter.submit(self._spawner.start, self._shape((), Limits().disk_mib)).result()
+        try:
+            jail.wait_ready()
+        finally:
+            jail.destroy()
 
     def describe(self) -> str:
         """What holds the limits on this machine."""
@@ -151,8 +157,19 @@ class BubblewrapSandbox:
             )
         building = compile_limits(chain.language, run.limits) if chain.compile else run.limits
         request = self._request(chain, run, request_files, building)
-        jail = self._ready(self._shape(chain.mounts, building.disk_mib))
+        shape = self._shape(chain.mounts, building.disk_mib)
         try:
+            return _insist(lambda: self._in_jail(shape, request, run, chain, building))
+        except JailStartError as error:
+            raise EnvironmentFailure(f"no jail would start: {error}") from error
+
+    def _in_jail(
+        self, shape: Shape, request: bytes, run: _Run, chain: Toolchain, building: Limits
+    ) -> Execution:
+        """Raises EnvironmentFailure; JailStartError where the program never began."""
+        jail = self._take(shape).result()
+        try:
+            jail.wait_ready()
             if not jail.group.limit(building, self._cores, _OVERHEAD_MIB, _OVERHEAD_PROCESSES):
                 raise EnvironmentFailure(f"an empty jail takes more than {building.memory_mib} MiB here")
             run.enter(jail)
@@ -226,10 +243,14 @@ class BubblewrapSandbox:
     def _execution(self, jail: Jail, report: Report, chain: Toolchain, program: Program) -> Execution:
         ended_by_memory = jail.group.out_of_memory() or report.ending is Ending.MEMORY
         timed_out = report.ending is Ending.DEADLINE
+        if report.ending is Ending.SILENT:
+            if report.status is None:
+                raise JailStartError(f"it did not begin the program in {PATIENCE:.0f} s")
+            raise EnvironmentFailure(f"the jail did not hand back the program's files in {PATIENCE:.0f} s")
         if report.ending is Ending.GONE and not ended_by_memory:
             said = jail.stderr.text[-500:]
             raise EnvironmentFailure(
-                f"the jail was ended from outside before the program ended; it said: {said!r}"
+                f"the jail was ended from outside before it had told all; it said: {said!r}"
             )
         if chain.compile and report.compile_status != 0:
             said = report.compile_output.decode("utf-8", errors="replace")
@@ -257,21 +278,6 @@ class BubblewrapSandbox:
             },
             detail="output flood" if report.ending is Ending.FLOOD else "",
         )
-
-    def _ready(self, shape: Shape) -> Jail:
-        """A jail that waits for its program: a warm one, or a new one. Raises EnvironmentFailure."""
-        problem: JailStartError | None = None
-        for _ in range(_START_TRIES):
-            jail: Jail | None = None
-            try:
-                jail = self._take(shape).result()
-                jail.wait_ready()
-                return jail
-            except JailStartError as error:
-                problem = error
-                if jail is not None:
-                    self._janitor.submit(jail.destroy)
-        raise EnvironmentFailure(f"no jail would start in {_START_TRIES} tries: {problem}")
 
     def _take(self, shape: Shape) -> Future[Jail]:
         with self._lock:
@@ -308,6 +314,17 @@ class BubblewrapSandbox:
         self._starter.shutdown()
         self._janitor.shutdown()
         atexit.unregister(self._close)
+
+
+def _insist(attempt: Callable[[], _T]) -> _T:
+    """What the first attempt gives whose jail comes up. Raises JailStartError."""
+    problem: JailStartError | None = None
+    for _ in range(_START_TRIES):
+        try:
+            return attempt()
+        except JailStartError as error:
+            problem = error
+    raise JailStartError(f"{problem} (tried {_START_TRIES} times)")
 
 
 def _destroy(future: Future[Jail]) -> None:

@@ -38,7 +38,7 @@ _DEFAULT_URL = "unix:///var/run/docker.sock"
 _API_SECONDS = 60
 _GRACE_SECONDS = 300
 """A container outlives its program's limits by this much at most, should this process die."""
-_TOLD_SECONDS = 5.0
+_TOLD_SECONDS = 30.0
 """What a daemon may take to notice that a command has ended."""
 _POLL_SECONDS = 0.02
 _KILLED = (128 + signal.SIGKILL, -signal.SIGKILL)
@@ -210,19 +210,32 @@ class DockerSandbox:
         finally:
             attached._response.close()  # closing the socket object alone leaves its connection open
         took = time.monotonic() - began
-        status = self._exit_code(exec_id, began + seconds) if ending is Ending.DONE else None
+        status = self._exit_code(container, exec_id, began + seconds) if ending is Ending.DONE else None
         return _Step(status, stdout, stderr, took, ending is Ending.FLOOD)
 
-    def _exit_code(self, exec_id: str, deadline: float) -> int | None:
-        """The streams end before the daemon knows, or long before: a program may close them itself."""
-        deadline = max(deadline, time.monotonic() + _TOLD_SECONDS)
-        while time.monotonic() < deadline:
+    def _exit_code(self, container: Any, exec_id: str, deadline: float) -> int | None:
+        """None where the program runs on. Raises EnvironmentFailure where only the daemon says so.
+
+        The streams end before the daemon knows, or long before: a program may close them itself.
+        """
+        told_by = time.monotonic() + _TOLD_SECONDS
+        while True:
             with _daemon("exec"):
                 found = self._client.api.exec_inspect(exec_id)
             if not found["Running"] and found["ExitCode"] is not None:
                 return int(found["ExitCode"])
+            now = time.monotonic()
+            if now >= deadline and str(found["Pid"]) in self._running(container):
+                return None
+            if now >= max(deadline, told_by):
+                raise EnvironmentFailure(
+                    f"docker exec failed: no exit code {_TOLD_SECONDS:.0f} s after the end"
+                )
             time.sleep(_POLL_SECONDS)
-        return None
+
+    def _running(self, container: Any) -> list[str]:
+        with _daemon("top"):
+            return [process[0] for process in container.top(ps_args="-eo pid")["Processes"]]
 
     def _out_of_memory(self, container: Any, status: int | None) -> bool:
         with _daemon("inspect"):

@@ -1,7 +1,9 @@
 """The host's half of a run: reads two pipes and a socket under deadlines, and believes nothing they say.
 
 Output beyond the limit is read and dropped; at `FLOOD` times the limit the run is ended, because reading
-costs the host. A frame longer than what may be handed back ends the run as well.
+costs the host. A frame longer than what may be handed back ends the run as well. A program's clock runs from
+the moment at which it is known to run until its end is known: a jail that is slow to begin or to hand back
+files is not a slow program.
 """
 
 from __future__ import annotations
@@ -20,9 +22,12 @@ from enum import StrEnum
 
 FLOOD = 256
 _CHUNK = 65_536
-_COLLECT_SECONDS = 10.0
+_SLICE = 0.1
+"""Seconds after which the host looks up from waiting; what it overslept, the machine took from both sides."""
 _MAX_STARVED = 9
 """A starved program gets at most this many times its limit on top."""
+PATIENCE = 30.0
+"""Seconds a jail may take to come up, to begin a program, or to hand back its files."""
 
 
 class Ending(StrEnum):
@@ -35,6 +40,8 @@ class Ending(StrEnum):
     """Seen by polling, where no control group holds the limit."""
     GONE = "gone"
     """The other side closed without a report."""
+    SILENT = "silent"
+    """The jail did not begin the program, or did not hand back its files."""
 
 
 class Kept:
@@ -134,7 +141,7 @@ class Watch:
     too_much_memory: Callable[[], bool] | None = None
     """Polled where the kernel does not hold the memory limit."""
     starved_seconds: Callable[[float], float]
-    """How much of so many seconds the program was ready to run without a core; asked when its time is up."""
+    """How much of so many seconds the machine kept the program from running; asked when its time is up."""
     poll_seconds: float = 0.02
 
 
@@ -146,9 +153,14 @@ class Exchange:
         self._buffer = bytearray()
         self._received = 0
         self._report = Report()
-        self._began = time.monotonic()
-        self._deadline = self._began + (watch.compile_seconds or watch.run_seconds)
         self._done = False
+        self._enter(PATIENCE)
+
+    def _enter(self, seconds: float, *, running: bool = False) -> None:
+        """The next phase: the jail's own work, or (`running`) the compiler's or the program's."""
+        self._seconds, self._running = seconds, running
+        self._began = self._looked = time.monotonic()
+        self._overslept = 0.0
 
     def hold(self) -> Report:
         """Until the report is complete, a limit is hit or the jail is gone."""
@@ -166,34 +178,35 @@ class Exchange:
             self._check()
         for stream in self._streams:
             stream.drain()
-        if self._report.status is None:
+        if self._report.status is None and self._running:
             self._report.seconds = time.monotonic() - self._began
         return self._report
 
     def _patience(self) -> float:
-        left = max(self._deadline - time.monotonic(), 0.0)
-        return min(left, self._watch.poll_seconds) if self._watch.too_much_memory else left
+        left = self._began + self._seconds - time.monotonic()
+        patience = min(left, _SLICE) if left > 0 else _SLICE
+        return min(patience, self._watch.poll_seconds) if self._watch.too_much_memory else patience
 
     def _check(self) -> None:
         if self._done:
             return
+        now = time.monotonic()
+        self._overslept += max(now - self._looked - _SLICE, 0.0)
+        self._looked = now
         if any(stream.flooded for stream in self._streams):
             self._end(Ending.FLOOD)
-        elif time.monotonic() >= self._deadline and not self._extended():
-            # The program has ended and only its files are slow: what came is what there is.
-            self._end(Ending.DEADLINE if self._report.status is None else Ending.DONE)
+        elif self._overdue(now - self._began):
+            self._end(Ending.DEADLINE if self._running else Ending.SILENT)
         elif self._watch.too_much_memory and self._watch.too_much_memory():
             self._end(Ending.MEMORY)
 
-    def _extended(self) -> bool:
-        if self._report.status is not None:
+    def _overdue(self, elapsed: float) -> bool:
+        if elapsed < self._seconds:
             return False
-        compiling = self._watch.compile_seconds is not None and self._report.compile_status is None
-        seconds = (self._watch.compile_seconds or 0.0) if compiling else self._watch.run_seconds
-        starved = self._watch.starved_seconds(time.monotonic() - self._began)
-        granted = self._began + seconds + min(starved, _MAX_STARVED * seconds)
-        self._deadline = max(self._deadline, granted)
-        return time.monotonic() < self._deadline
+        lost = self._overslept
+        if self._running:
+            lost += self._watch.starved_seconds(elapsed - lost)
+        return elapsed >= self._seconds + min(lost, _MAX_STARVED * self._seconds)
 
     def _end(self, ending: Ending) -> None:
         self._report.ending, self._done = ending, True
@@ -206,7 +219,7 @@ class Exchange:
         except ConnectionResetError:
             data = b""
         if not data:
-            self._end(Ending.GONE if self._report.status is None else Ending.DONE)
+            self._end(Ending.GONE)
             return
         self._buffer += data
         self._received += len(data)
@@ -222,24 +235,27 @@ class Exchange:
             self._take(letter, payload)
 
     def _take(self, letter: bytes, payload: bytes) -> None:
-        now = time.monotonic()
-        if letter == b"C" and len(payload) >= 4 and self._watch.compile_seconds is not None:
-            (self._report.compile_status,) = struct.unpack(">i", payload[:4])
-            self._report.compile_output = payload[4:]
-            if self._report.compile_status:
+        report, watch = self._report, self._watch
+        building = watch.compile_seconds if report.compile_status is None else None
+        if letter == b"S" and not self._running and report.status is None:
+            self._enter(building or watch.run_seconds, running=True)
+        elif letter == b"C" and len(payload) >= 4 and building:
+            (report.compile_status,) = struct.unpack(">i", payload[:4])
+            report.compile_output = payload[4:]
+            if report.compile_status:
                 self._end(Ending.DONE)
-                return
-            if not self._watch.before_run():
+            elif not watch.before_run():
                 self._end(Ending.MEMORY)
-                return
-            self._began, self._deadline = time.monotonic(), time.monotonic() + self._watch.run_seconds
-            self._control.send(b"G")
-        elif letter == b"E" and len(payload) == 4 and self._report.status is None:
-            (self._report.status,) = struct.unpack(">i", payload)
-            self._report.seconds, self._deadline = now - self._began, now + _COLLECT_SECONDS
+            else:
+                self._enter(PATIENCE)
+                self._control.send(b"G")
+        elif letter == b"E" and len(payload) == 4 and not building and report.status is None:
+            (report.status,) = struct.unpack(">i", payload)
+            report.seconds = time.monotonic() - self._began if self._running else 0.0
+            self._enter(PATIENCE)
         elif letter == b"F" and len(payload) >= 2:
-            self._report.files[int.from_bytes(payload[:2], "big")] = payload[2:]
-        elif letter == b"D" and self._report.status is not None:
+            report.files[int.from_bytes(payload[:2], "big")] = payload[2:]
+        elif letter == b"D" and report.status is not None:
             self._end(Ending.DONE)
         else:
             self._end(Ending.GONE)

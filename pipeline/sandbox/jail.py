@@ -7,9 +7,9 @@ of this very interpreter. The host treats every report as the program's own word
 process over could say no more than it could print. Not covered here: every limit (bubblewrap, control
 groups and the host's clock).
 
-Frames to the host: one letter, four bytes of length (big-endian), payload. R ready; C compiled (status,
-output); E ended (status); F a file (two bytes of its index in `collect`, content); D done. Status as of
-`waitpid`.
+Frames to the host: one letter, four bytes of length (big-endian), payload. R ready; S started (from the fork
+itself, for the compiler and for the program each); C compiled (status, output); E ended (status); F a file
+(two bytes of its index in `collect`, content); D done. Status as of `waitpid`.
 """
 
 import marshal
@@ -26,6 +26,7 @@ from typing import Any
 HOME = "/box"
 _REAP_MILLISECONDS = 50
 _PR_SET_DUMPABLE = 4
+_LAST_SECONDS = 5
 
 
 def send(letter: bytes, payload: bytes = b"", more: int = 0) -> None:
@@ -81,6 +82,7 @@ def become_program(request: dict[str, Any], stdin: bytes, limits: dict[str, int]
     source = scratch("stdin")
     os.write(source, stdin) if stdin else None
     os.lseek(source, 0, os.SEEK_SET)
+    send(b"S")
     os.dup2(source, 0)
     if output is not None:
         os.dup2(output, 1)
@@ -92,8 +94,11 @@ def become_program(request: dict[str, Any], stdin: bytes, limits: dict[str, int]
     for name, value in limits.items():
         number = getattr(resource, name)
         already = resource.getrlimit(number)[1]
-        value = value if already == resource.RLIM_INFINITY else min(value, already)
-        resource.setrlimit(number, (value, value))
+        # At the hard limit of processor time comes SIGKILL; at the soft one SIGXCPU, which says why.
+        hard = value + _LAST_SECONDS if number == resource.RLIMIT_CPU else value
+        if already != resource.RLIM_INFINITY:
+            value, hard = min(value, already), min(hard, already)
+        resource.setrlimit(number, (value, hard))
     os.environ.clear()
     os.environ.update(request["env"])
     control(_PR_SET_DUMPABLE, 1)

@@ -28,13 +28,12 @@ from pipeline.errors import ConfigError, MissingExtraError
 from pipeline.sandbox import cgroups, seccomp
 from pipeline.sandbox import jail as supervisor
 from pipeline.sandbox.cgroups import Group
-from pipeline.sandbox.exchange import Capture, Exchange, Report, Watch
+from pipeline.sandbox.exchange import PATIENCE, Capture, Exchange, Report, Watch
 from pipeline.sandbox.toolchains import python_executable
 
 _FIRST_USER, _USERS = 2_000_000_000, 100_000_000
 """Where we are root, each jail has a user id from this range, above all that distributions hand out."""
 _INSIDE = 1000
-_START_SECONDS = 30.0
 _JOIN = 'n=$1; shift; while [ "$n" -gt 0 ]; do echo 0 > "$1" || exit 125; shift; n=$((n-1)); done; exec "$@"'
 _VISIBLE = ("/etc/alternatives", "/etc/ld.so.cache")
 _NAMESPACES = ("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try")
@@ -85,12 +84,12 @@ class Jail:
         poller.register(self._control, select.POLLIN)
         said = b""
         with contextlib.suppress(OSError):
-            said = self._control.recv(5) if poller.poll(_START_SECONDS * 1000) else b""
+            said = self._control.recv(5) if poller.poll(PATIENCE * 1000) else b""
         if said != b"R\0\0\0\0":
             self.kill()
             self.process.wait()
             self.stderr.drain()
-            raise JailStartError(self.stderr.text.strip()[:500] or f"no answer in {_START_SECONDS:.0f} s")
+            raise JailStartError(self.stderr.text.strip()[:500] or f"no answer in {PATIENCE:.0f} s")
         # The pid cannot be anybody else's yet: bubblewrap lives and has not reaped it.
         try:
             with self._lock:
@@ -102,7 +101,7 @@ class Jail:
         """Hand over the program and listen. A jail that dies meanwhile is a report that says GONE."""
         self.stdout.keep = self.stderr.keep = output_bytes
         self.begin()
-        self._control.settimeout(_START_SECONDS)
+        self._control.settimeout(PATIENCE)
         with contextlib.suppress(OSError):
             self._control.sendall(len(request).to_bytes(8, "big") + request)
         return Exchange(self._control, (self.stdout, self.stderr), watch).hold()
@@ -118,17 +117,25 @@ class Jail:
     def starved_seconds(self, elapsed: float) -> float:
         """How long the program was ready to run while others had the cores, sleep not counted.
 
-        Others are others: who waits for processes of its own, ended ones included, is not starved.
+        Others are others: who waits for processes of its own, ended ones included, is not starved. The kernel
+        counts a wait for a core when it is over, and none for a disk. So all time that was not used counts
+        while a state shows such a wait, and where all have ended or the supervisor does not sleep: it is kept
+        from saying so, and no program can stop it.
         """
         supervisors = set(_children(self.process.pid))
+        states = set[str]()
         waited = running = 0
         for pid in set(_descendants(self.process.pid)) - supervisors:
-            for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+            for task in Path(f"/proc/{pid}/task").glob("*"):
+                states.add(_state(task))
                 with contextlib.suppress(OSError, ValueError):
-                    on_cpu, queued, _ = map(int, path.read_text().split())
+                    on_cpu, queued, _ = map(int, (task / "schedstat").read_text().split())
                     running, waited = running + on_cpu, max(waited, queued)
         used = max(running / 1e9, (self.group.cpu_seconds() or 0.0) - self._used_before)
-        return max(min(waited / 1e9, elapsed - used), 0.0)
+        unused = max(elapsed - used, 0.0)
+        supervised = {_state(Path(f"/proc/{pid}")) for pid in supervisors}
+        held_up = bool(states & {"R", "D"}) or states <= {"Z"} or supervised != {"S"}
+        return unused if held_up else min(waited / 1e9, unused)
 
     def kill(self) -> None:
         """End every process of it: the kernel does so when the supervisor, the first of them, is gone.
@@ -181,6 +188,14 @@ def _children(pid: int) -> Iterator[int]:
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
             yield from map(int, task.read_text().split())
+
+
+def _state(task: Path) -> str:
+    """The kernel's letter: R runs or is ready to, D waits for a disk, S sleeps, T is stopped, Z has ended."""
+    try:
+        return (task / "stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "Z"
 
 
 def _descendants(pid: int) -> Iterator[int]:

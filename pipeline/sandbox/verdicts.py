@@ -98,10 +98,10 @@ def judge(
 
     `cut`: more than space is missing from standard output, so it cannot be what was expected.
     """
-    if timed_out or code == -signal.SIGXCPU:
-        return Outcome.TIMEOUT, None
     if out_of_memory or (code and ran_out(language, stderr)):
         return Outcome.OUT_OF_MEMORY, code
+    if timed_out or code == -signal.SIGXCPU:
+        return Outcome.TIMEOUT, None
     if code != 0:
         return Outcome.RUNTIME_ERROR, code
     if program.expected is not None and (cut or not same_output(program.expected, stdout)):

@@ -31,6 +31,7 @@ class Answer(NamedTuple):
 
     ok: bool
     text: str
+    timed_out: bool = False
 
 
 async def call_tool(
@@ -65,7 +66,7 @@ def _answer(said: Mapping[str, Any]) -> Answer:
 
 def _read(execution: Execution, seconds: float) -> Answer:
     if execution.outcome is Outcome.TIMEOUT:
-        return Answer(False, f"timed out after {seconds:g} s")
+        return Answer(False, f"timed out after {seconds:g} s", timed_out=True)
     if execution.outcome is Outcome.OUT_OF_MEMORY:
         return Answer(False, "out of memory")
     try:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from data.tasks import Budget
 from pipeline.environments.counter import load, make_task
 from pipeline.environments.play import play
 from pipeline.errors import ConfigError
@@ -44,6 +45,10 @@ def test_gold_solves_and_closes(run: Run) -> None:
 def test_out_of_range_amounts_change_nothing(run: Run) -> None:
     agent = listed(("add", {"amount": 10}), ("add", {"amount": True}), ("add", {"amount": 3}), "Done.")
     assert run(play(load(), make_task("train", 12, [3]), agent)).reward.total == 1.0
+
+
+def test_a_slow_server_has_the_usual_time() -> None:
+    assert make_task("train", 10, [9]).budget.max_seconds == Budget().max_seconds
 
 
 def test_splits_are_distinct_and_large() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
 from collections.abc import Iterator, Sequence
@@ -85,7 +86,7 @@ def items(tmp_path: Path, server: ItemServer, **options: Any) -> OpenApiEnvironm
 def test_two_hundred_live_sessions_at_once_are_isolated_and_leave_no_socket(
     run: Run, tmp_path: Path, server: ItemServer, renderer: ChatMLRenderer
 ) -> None:
-    environment = items(tmp_path, server)
+    environment = items(tmp_path, server, policy={"timeout": 120})
     trajectories = run(played(environment, renderer, number=200))
     assert [item.success for item in trajectories] == [True] * 200
     assert (environment.num_open, len(server.worlds)) == (0, 200)
@@ -162,6 +163,15 @@ def test_a_cancelled_episode_ends_its_server(run: Run) -> None:
 
 
 def children() -> set[int]:
-    """Processes that this one started and that have not ended."""
-    tasks = Path("/proc/self/task").glob("*/children")
-    return {int(pid) for path in tasks for pid in path.read_text().split()}
+    """Servers that this process started and that have not ended."""
+    found = set()
+    for children in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # a thread or a process may end at any moment
+            found |= {int(pid) for pid in children.read_text().split()}
+    return {pid for pid in found if "openapi_server.py" in command(pid)}
+
+
+def command(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    return ""

@@ -19,6 +19,8 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, cast
 
+from pipeline.sandbox import docker
+
 HEAD = b"HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n"
 
 
@@ -42,6 +44,11 @@ class Engine(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         """Calls that contain this are answered with 500."""
         self.drops = False
         """Connections break as soon as a command runs."""
+        self.holds_output = False
+        """Output is sent once somebody was told that the command has ended."""
+        self.told = threading.Event()
+        self.hides_ends = False
+        """Every command is said to run for ever."""
         self.oom_killed = False
         self.oom_kills = 0
         super().__init__(self.path, Handler)
@@ -105,9 +112,15 @@ class Handler(BaseHTTPRequestHandler):
             engine.execs[exec_id] = body
             return {"Id": exec_id}, 201
         if call == "GET /exec/ID/json":
-            status = engine.processes[path.split("/")[2]].poll()
+            process = engine.processes[path.split("/")[2]]
+            status = None if engine.hides_ends else process.poll()
             code = status if status is None or status >= 0 else 128 - status
-            return {"Running": status is None, "ExitCode": code}, 200
+            if status is not None:
+                engine.told.set()
+            return {"Running": status is None, "ExitCode": code, "Pid": process.pid}, 200
+        if call == "GET /containers/ID/top":
+            running = [[str(each.pid)] for each in engine.processes.values() if each.poll() is None]
+            return {"Titles": ["PID"], "Processes": running}, 200
         if call == "DELETE /containers/ID":
             engine.kill()
         return ({}, 200) if call == "POST /containers/ID/update" else (None, 204)
@@ -123,10 +136,12 @@ class Handler(BaseHTTPRequestHandler):
     def _attach(self, exec_id: str) -> None:
         words = [word.replace("/box", str(self.engine.box)) for word in self.engine.execs[exec_id]["Cmd"]]
         if any("memory.events" in word for word in words):
-            words = ["sh", "-c", f"echo oom_kill {self.engine.oom_kills}; exit 1"]
+            # Behind the gate, as any command: what is said at once can be lost with the answer's head.
+            words = [*docker._GATE, "sh", "-c", f"echo oom_kill {self.engine.oom_kills}; exit 1"]
         self.close_connection = True
-        self.wfile.write(HEAD)
+        self.engine.told.clear()
         if self.engine.drops:
+            self.wfile.write(HEAD)
             self.engine.processes[exec_id] = subprocess.Popen(["sleep", "600"], start_new_session=True)
             return
         process = subprocess.Popen(
@@ -137,7 +152,8 @@ class Handler(BaseHTTPRequestHandler):
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
-        self.engine.processes[exec_id] = process
+        self.engine.processes[exec_id] = process  # before anybody can ask for it
+        self.wfile.write(HEAD)
         lock = threading.Lock()
         readers = [
             threading.Thread(target=self._frames, args=(number, pipe, lock), daemon=True)
@@ -161,6 +177,8 @@ class Handler(BaseHTTPRequestHandler):
     def _frames(self, number: int, pipe: Any, lock: threading.Lock) -> None:
         with pipe, contextlib.suppress(OSError):
             while data := os.read(pipe.fileno(), 16_384):
+                if self.engine.holds_output:
+                    self.engine.told.wait()
                 with lock:
                     self.wfile.write(struct.pack(">BxxxL", number, len(data)) + data)
 

@@ -5,12 +5,15 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pipeline.errors import ConfigError, EnvironmentFailure, MissingExtraError
+from pipeline.sandbox import attached, docker
 from pipeline.sandbox.attached import Frames
 from pipeline.sandbox.base import Limits, Outcome, Program, Sandbox
+from pipeline.sandbox.docker import DockerSandbox
 from pipeline.sandbox.exchange import Kept
 from pipeline.sandbox.load import load_sandbox
 from tests.pipeline.sandbox.conftest import run
@@ -111,7 +114,30 @@ def test_what_a_program_leaves_behind_does_not_hold_the_run(engine: Engine, sand
 
 def test_a_program_that_closes_its_output_is_waited_for(sandbox: Sandbox) -> None:
     code = "import os, sys, time\nos.close(1); os.close(2)\ntime.sleep(float(input()))\nos._exit(3)"
-    assert run(sandbox, Program(code, stdin="0.3"), LONG).exit_code == 3
+    assert run(sandbox, Program(code, stdin="2"), LONG).exit_code == 3
+    assert run(sandbox, Program(code, stdin="600"), Limits(seconds=1)).outcome is Outcome.TIMEOUT
+
+
+def test_output_that_is_still_in_the_daemon_when_the_program_has_ended_is_waited_for(
+    engine: Engine, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.holds_output = True
+    monkeypatch.setattr(attached, "_LAST_QUIET", 60.0)
+    assert run(sandbox, Program("print(42)", expected="42"), LONG).ok
+
+
+def test_a_daemon_that_does_not_notice_the_end_is_an_environment_failure(
+    engine: Engine, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.hides_ends, exit_code = True, DockerSandbox._exit_code
+
+    def at_the_deadline(self: DockerSandbox, container: Any, exec_id: str, _: float) -> int | None:
+        return exit_code(self, container, exec_id, 0.0)
+
+    monkeypatch.setattr(docker, "_TOLD_SECONDS", 0.2)
+    monkeypatch.setattr(DockerSandbox, "_exit_code", at_the_deadline)
+    with pytest.raises(EnvironmentFailure, match="no exit code"):
+        run(sandbox, Program("print(42)"), LONG)
 
 
 def test_links_do_not_come_back(sandbox: Sandbox) -> None:

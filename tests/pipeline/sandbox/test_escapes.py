@@ -6,10 +6,10 @@ Where the attempt is harmless, it is also made under `unsafe`, where it must suc
 by accident.
 """
 
+import asyncio
 import contextlib
 import textwrap
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from pipeline.errors import ConfigError
 from pipeline.sandbox.base import Limits, Outcome, Program, Sandbox
 from tests.pipeline.sandbox.conftest import SECRET, Host, descendants, run
 
+LONG = Limits(seconds=50)
 SMALL = Limits(seconds=20.0, memory_mib=64, processes=16, output_bytes=8192, disk_mib=32)
 
 PRELUDE = """
@@ -192,10 +193,11 @@ FOREIGN = {
 def test_other_languages_stay_inside(name: str, bubblewrap: Sandbox, host: Host) -> None:
     language, code = FOREIGN[name]
     try:
-        done = run(bubblewrap, Program(code, language), Limits(seconds=2.0, memory_mib=64, processes=16))
+        done = run(bubblewrap, Program(code, language), Limits(seconds=50, memory_mib=64, processes=16))
     except ConfigError as error:
         pytest.skip(str(error))
-    assert done.outcome in (Outcome.RUNTIME_ERROR, Outcome.TIMEOUT, Outcome.OUT_OF_MEMORY), done
+    endless = {Outcome.TIMEOUT} if name == "fork bomb of a shell" else set()
+    assert done.outcome in {Outcome.RUNTIME_ERROR, Outcome.OUT_OF_MEMORY} | endless, done
     assert "root:" not in done.stdout + done.stderr
 
 
@@ -244,13 +246,13 @@ BOMBS: dict[str, tuple[str, set[Outcome]]] = {
 @pytest.mark.parametrize("name", BOMBS)
 def test_bombs_go_off_inside(name: str, bubblewrap: Sandbox, host: Host) -> None:
     code, outcomes = BOMBS[name]
-    limits = Limits(seconds=1.5, memory_mib=64, processes=16, output_bytes=8192, disk_mib=32)
-    began = time.monotonic()
+    # Where time may not be what ends it, none is short.
+    seconds = 1.5 if Outcome.TIMEOUT in outcomes else 50
+    limits = Limits(seconds=seconds, memory_mib=64, processes=16, output_bytes=8192, disk_mib=32)
     done = run(bubblewrap, Program(PRELUDE + code), limits)
     assert done.outcome in outcomes, done
     assert len(done.stdout) <= 8192 and len(done.stderr) <= 8192
-    assert time.monotonic() - began < 60  # generous: it must end, whatever else the machine is doing
-    assert run(bubblewrap, Program("print('fine')")).stdout == "fine\n"
+    assert run(bubblewrap, Program("print('fine')"), LONG).stdout == "fine\n"
     assert host.reached() == []
 
 
@@ -318,27 +320,34 @@ def test_nothing_waits_for_the_next_program(name: str, bubblewrap: Sandbox, host
 
 def test_a_daemon_that_holds_the_output_does_not_hold_the_run(bubblewrap: Sandbox) -> None:
     code = "import os, time\nif not os.fork():\n    os.setsid()\n    time.sleep(60)\nelse:\n    print('done')"
-    done = run(bubblewrap, Program(code), Limits(seconds=50))
+    done = run(bubblewrap, Program(code), LONG)
     assert done.ok and done.stdout == "done\n"
 
 
 def test_a_forged_exit_does_not_pass_for_the_expected_output(bubblewrap: Sandbox) -> None:
-    done = run(bubblewrap, Program("import os\nos._exit(0)\nprint(42)", expected="42"))
+    done = run(bubblewrap, Program("import os\nos._exit(0)\nprint(42)", expected="42"), LONG)
     assert done.outcome is Outcome.WRONG_OUTPUT and done.exit_code == 0
 
 
-def test_no_process_outlives_its_run(bubblewrap: Sandbox) -> None:
+@pytest.mark.parametrize("seconds", [1, 500])
+def test_no_process_outlives_its_run(bubblewrap: Sandbox, seconds: float) -> None:
+    """Neither one that its limit ends nor one that is cancelled."""
     code = "import os, time\nfor _ in range(5):\n    os.fork()\nos.setsid()\ntime.sleep(777)"
     named = f"open('/proc/self/comm', 'w').write({MARK!r})\n{code}"
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(run, bubblewrap, Program(named), Limits(seconds=3.0))
-        seen = 0
-        while not running.done():
-            seen = max(seen, len(marked()))
-            time.sleep(0.01)
-    assert running.result().outcome is Outcome.TIMEOUT
-    assert seen >= 2**5
-    deadline = time.monotonic() + 20
+
+    async def ended() -> None:
+        task = asyncio.create_task(bubblewrap.run(Program(named), Limits(seconds=seconds)))
+        if seconds == 1:
+            assert (await task).outcome is Outcome.TIMEOUT
+            return
+        while len(marked()) < 2**5:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(ended())
+    deadline = time.monotonic() + 60
     while (left := marked()) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not left

@@ -103,4 +103,4 @@ def test_where_jails_cannot_be_made_it_stops_with_the_fix(
         ConfigError, match=r"Operation not permitted.*unprivileged_userns_clone.*docker sandbox"
     ):
         load_sandbox()
-    assert not left_since(before)
+    assert not left_since(before, str(fake))

@@ -69,10 +69,8 @@ def test_what_does_not_compile_says_so(name: str, bubblewrap: Sandbox) -> None:
 
 def test_sql_reads_a_database_of_the_program(bubblewrap: Sandbox) -> None:
     installed("sql")
-    made = run(
-        bubblewrap,
-        Program("create table t (x); insert into t values (7);", "sql", args=("d",), collect=("d",)),
-    )
+    table = "create table t (x); insert into t values (7);"
+    made = run(bubblewrap, Program(table, "sql", args=("d",), collect=("d",)), LONG)
     read = Program("select x + 1 from t;", "sql", args=("d",), files=dict(made.files), expected="8")
     assert run(bubblewrap, read, LONG).ok
 

@@ -15,7 +15,7 @@ from pipeline.sandbox import cgroups, seccomp
 from pipeline.sandbox.base import Limits, Outcome, Program
 from pipeline.sandbox.load import SANDBOXES, load_sandbox, parted_choice
 from pipeline.sandbox.toolchains import find_language
-from pipeline.sandbox.verdicts import checked, same_output
+from pipeline.sandbox.verdicts import checked, judge, same_output
 from tests.pipeline.sandbox.conftest import run
 
 ALLOW, EPERM, ENOSYS, EAFNOSUPPORT, KILL = 0x7FFF0000, 0x50001, 0x50026, 0x50061, 0x80000000
@@ -198,6 +198,15 @@ def test_processor_time_of_children_that_are_gone_counts() -> None:
 )  # fmt: skip
 def test_only_space_at_ends_is_forgiven(expected: str, found: str, same: bool) -> None:
     assert same_output(expected, found) is same
+
+
+def test_a_program_whose_process_was_killed_for_memory_is_out_of_memory_however_it_ended() -> None:
+    python = find_language("python")
+    for code, timed_out in ((None, True), (-9, False), (0, False)):
+        found = judge(
+            Program(""), python, code=code, stdout="", stderr="", timed_out=timed_out, out_of_memory=True
+        )
+        assert found == (Outcome.OUT_OF_MEMORY, code)
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from data import canonical
 from pipeline.environments.question_dag.relations import Op, Relation
 from pipeline.environments.question_dag.tables import make_tables
 from pipeline.environments.sandboxed import SandboxRunner
+from pipeline.sandbox.base import Execution, Limits, Outcome, Program
 from synthesizers.astra.dag import Refused
 from synthesizers.astra.merge import clusters, merge_tools
 from synthesizers.astra.tools import ToolWriter, sliced, typed_tool
@@ -24,6 +26,7 @@ from synthesizers.astra.trials import (
     perturbed,
     tool_problem,
 )
+from tests.pipeline.environments.repair import StubSandbox
 from tests.synthesizers.astra.env_samples import (
     CONSTANT,
     CREW_CODE,
@@ -80,6 +83,26 @@ def test_what_only_looks_like_a_tool_is_caught(
     runner: SandboxRunner, code: str, data: dict[str, Any], found: str
 ) -> None:
     assert found in problem(runner, code, data)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "found"),
+    [(Outcome.RUNTIME_ERROR, ""), (Outcome.TIMEOUT, f'crew({{"ship":"{UNKNOWN}"}}) timed out')],
+)
+def test_running_out_of_time_is_not_the_error_that_was_wanted(outcome: Outcome, found: str) -> None:
+    class Harbour(StubSandbox):
+        async def run(self, program: Program, limits: Limits | None = None) -> Execution:
+            known = [crew for ship, crew in CREWS.items() if ship in program.stdin]
+            return (
+                Execution(Outcome.OK, canonical.dumps({"value": known[0]})) if known else Execution(outcome)
+            )
+
+    runner = SandboxRunner()
+    runner._sandbox = Harbour(None)
+    others = (Other({"ship": "Dune"}, str(CREWS["Dune"])), Other({"ship": UNKNOWN}, "", unknown=True))
+    test = ToolTest(0, {"ship": "Brio"}, str(CREWS["Brio"]), others)
+    told = asyncio.run(tool_problem(runner, made("crew", LOOKUP, dict(CREWS)), test))
+    assert told.startswith(found) and bool(told) == bool(found)
 
 
 def test_perturbed_calls_come_from_the_data_and_the_types() -> None:
