@@ -8,7 +8,7 @@ import multiprocessing
 import re
 import shutil
 import signal
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from xml.etree import ElementTree
 import pytest
 
 from data.store import Store
+from data.tasks import Task
 from flows.stages import run as runs_
 from flows.stages import verbs
 from flows.stages.loop import looptool as loop_looptool
@@ -255,12 +256,18 @@ class Switching:
     def __init__(self, make: Callable[[float], ScriptedPolicy], mistakes: Callable[[Path], float]) -> None:
         self.name, self.weights_version, self.given = "switching", "none", list[Path]()
         self._make, self._mistakes = make, mistakes
-        self._acting = make(0.0)
+        self._acting, self._told = make(0.0), list[Task]()
+
+    def learn(self, tasks: Sequence[Task]) -> None:
+        """Know these tasks, too, whichever model is given."""
+        self._told += tasks
+        self._acting.learn(tasks)
 
     def give(self, model_dir: Path) -> None:
         """Act as this model does from now on."""
         self.given.append(model_dir)
         self._acting = self._make(self._mistakes(model_dir))
+        self._acting.learn(self._told)
         self.weights_version = checkpoint_digest(model_dir)
 
     async def generate(
@@ -281,6 +288,11 @@ class Switching:
 @dataclass(frozen=True)
 class Learner(LivePolicy):
     """A policy whose weights are a `Switching` engine's."""
+
+    def told_of(self, tasks: Sequence[Task]) -> None:
+        """See `LivePolicy.told_of`."""
+        assert isinstance(self.engine, Switching)
+        self.engine.learn(tasks)
 
     async def load(self, model_dir: Path) -> str:
         """See `LivePolicy.load`."""
