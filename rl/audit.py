@@ -1,7 +1,7 @@
 """The mask audit: what will be trained, token by token, and the refusal to train on a wrong mask.
 
-It decides from the record alone: a finished turn must end in a trained stop token, unless its policy was
-sampled with stop strings (the tags of an inline protocol, a harness's own); a trained span must belong to an
+It decides from the record alone: a finished turn must end in a trained stop token, unless it was sampled
+with stop strings (the tags of an inline protocol, a harness's own); a trained span must belong to an
 assistant turn (or be the summary that ends its segment) and hold no stop token before its end, and something
 must be trained. Not covered: whether what is trained is any good (filters),
 or whether the ids are what the model was shown (the rollout loop's business).
@@ -37,7 +37,9 @@ class AuditReport:
     finished_turns: int = 0
     """Trained turns that end in a trained stop token."""
     cut_off_turns: int = 0
-    """Sampled turns that ended without a stop token (length limit, or an inline tool call)."""
+    """Sampled turns that ended without a stop token, and that no stop string can have ended."""
+    text_ended_turns: int = 0
+    """Turns without a stop token that a stop string may have ended."""
     untrained: int = 0
     """Trajectories whose every token has weight 0 on purpose (turn weights)."""
     problems: list[str] = field(default_factory=list)
@@ -62,11 +64,13 @@ def audit(
     stop_token_ids: Collection[int],
     rows: Iterable[Row] = (),
     allow_cut_off: bool = False,
+    allow_untrained: bool = False,
 ) -> AuditReport:
     """Check the spans of `trajectories` and, where given, that `rows` train generated tokens only.
 
     `stop_token_ids` are the ids that end an assistant turn (`Renderer.stop_token_ids`). With `allow_cut_off`
-    most sampled turns may have hit a length limit (a policy that rambles is no mask error).
+    most sampled turns may have hit a length limit (a policy that rambles is no mask error), with
+    `allow_untrained` every trajectory may have weight 0 (nor is that).
     """
     report, masks = AuditReport(), {row.key: row.mask for row in rows}
     for trajectory in trajectories:
@@ -84,12 +88,13 @@ def audit(
             report.untrained += 1
         elif not trained:
             report.problems.append(f"trajectory {trajectory.trajectory_id} trains no token")
-    if not report.trained_tokens:
+    if not allow_untrained and not report.trained_tokens:
         report.problems.append("nothing is trained: no token has a weight above 0")
-    if not allow_cut_off and report.cut_off_turns > report.finished_turns:
+    ended = report.finished_turns + report.text_ended_turns
+    if not allow_cut_off and report.cut_off_turns > ended:
         report.problems.append(
-            f"{report.cut_off_turns} sampled turns end without a trained stop token and only "
-            f"{report.finished_turns} with one; the model would not learn to stop"
+            f"{report.cut_off_turns} sampled turns were cut off and only {ended} ended by themselves; "
+            f"the model would not learn to stop"
         )
     return report
 
@@ -149,8 +154,12 @@ def _check_generated(
         report.problems.append(
             f"{at}: the stop token of a finished turn is untrained (it lies outside the span)"
         )
-    elif not stops_at_text(trajectory):
+    elif not _stops_at_text(trajectory, segment):
         report.cut_off_turns += _is_cut_off(segment, position, stops)
+    elif _ends_unfinished(trajectory, segment, position):
+        report.cut_off_turns += 1
+    else:
+        report.text_ended_turns += 1
 
 
 def _must_be_finished(
@@ -161,7 +170,7 @@ def _must_be_finished(
     A sampled turn may have been cut by a length limit and closed by the renderer, or have ended at a stop
     string; a rendered one never.
     """
-    if stops_at_text(trajectory):
+    if _stops_at_text(trajectory, segment):
         return False
     is_last = segment is trajectory.segments[-1] and _next_generated(segment.spans, position) is None
     if is_last:
@@ -169,9 +178,20 @@ def _must_be_finished(
     return segment.origin is not Origin.SAMPLED and _is_cut_off(segment, position, stops)
 
 
-def stops_at_text(trajectory: Trajectory) -> bool:
-    """Whether its turns were sampled with stop strings, which end a turn without a stop token."""
-    return bool(canonical.loads(trajectory.policy.sampling).get("stop"))
+def _ends_unfinished(trajectory: Trajectory, segment: Segment, position: int) -> bool:
+    """Whether nothing follows the span at `position`, in an episode that did not finish by itself.
+
+    A stop string ends a turn as silently as a limit does, but then a tool or a user answers it.
+    """
+    is_last = segment.spans[position].turn == len(trajectory.turns) - 1
+    resumes = _next_generated(segment.spans, position) is not None
+    return is_last and not resumes and trajectory.termination is not Termination.FINISHED
+
+
+def _stops_at_text(trajectory: Trajectory, segment: Segment) -> bool:
+    """Whether its turns may have been sampled with stop strings, which end a turn without a stop token."""
+    sampled = segment.origin is not Origin.RENDERED  # what was edited may have been sampled before
+    return sampled and bool(canonical.loads(trajectory.policy.sampling).get("stop"))
 
 
 def _is_cut_off(segment: Segment, position: int, stops: Collection[int]) -> bool:

@@ -79,7 +79,10 @@ def open_view(store: Store, *, port: int) -> Iterator[tuple[ThreadingHTTPServer,
 
 
 def audit_run(store: Store, *, count: int, trajectory_id: str = "") -> bool:
-    """Print trajectories coloured by span and the audit of all masks; whether every mask is right."""
+    """Print trajectories coloured by span and the audit of all masks; whether every mask is right.
+
+    ConfigError where there is none to check.
+    """
     from rl.audit import audit, print_audit
 
     renderer = renderer_of(store)
@@ -96,7 +99,13 @@ def audit_run(store: Store, *, count: int, trajectory_id: str = "") -> bool:
     for trajectory in shown:
         print(f"{trajectory.trajectory_id}  {trajectory.template}  {trajectory.termination}")
         print_audit(trajectory, renderer.decode)
-    report = audit(store.trajectories(), stop_token_ids=renderer.stop_token_ids, allow_cut_off=True)
+    stops = renderer.stop_token_ids
+    report = audit(store.trajectories(), stop_token_ids=stops, allow_cut_off=True, allow_untrained=True)
+    if not report.trajectories:
+        raise ConfigError(
+            f"{store.root} holds no trajectories with a reward, whose masks are checked; "
+            f"run `trajsmith synth` first"
+        )
     print(
         f"{report.trajectories} trajectories, {report.tokens} tokens, {report.trained_tokens} trained, "
         f"{report.cut_off_turns} turns cut off, {len(report.problems)} problems"

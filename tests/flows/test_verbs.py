@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from data.curated import read_curated
+from data.recipe import read_recipe
 from data.store import Store
 from data.trajectories import Termination
 from flows.cli import NO_TELEMETRY
@@ -175,6 +176,28 @@ def test_audit_finds_no_wrong_mask(at: Path) -> None:
     done = trajsmith("audit", "runs/small", "--count", "2")
     assert done.code == 0 and "0 problems" in done.out
     assert trajsmith("audit", "runs/small", "--id", "nope").code == 2
+
+
+def test_audit_of_a_run_that_was_never_judged_finds_nothing_to_check(
+    tokenizer: Path, workplace: Path
+) -> None:
+    value = recipe(tokenizer, environment={"name": "tests.flows.lab:broken"})
+    assert trajsmith("synth", write_recipe(workplace, value), "rollouts").code == 3
+    done = trajsmith("audit", "runs/small")
+    assert done.code == 2 and "runs/small holds no trajectories with a reward" in done.err, done
+
+
+def test_audit_of_rows_that_are_not_trained_on_purpose_finds_no_wrong_mask(
+    tokenizer: Path, workplace: Path
+) -> None:
+    assert trajsmith("synth", write_recipe(workplace, recipe(tokenizer)), "demonstrations").code == 0
+    root = workplace / "runs" / "small"
+    with Store.create_or_open(root, read_recipe(root)) as store:
+        for row in list(store.trajectories()):
+            turns = tuple(turn.model_copy(update={"weight": 0.0}) for turn in row.turns)
+            store.append(row.model_copy(update={"turns": turns}))
+    done = trajsmith("audit", "runs/small")
+    assert done.code == 0 and "4 trajectories" in done.out and "0 trained, 0 turns" in done.out, done
 
 
 @pytest.mark.parametrize("run", ["runs/small", "runs/small/eval/viewed-heldout-t0"])

@@ -12,6 +12,7 @@ from data.trajectories import SpanKind, Termination, Trajectory
 from pipeline.engines.base import Sampling
 from pipeline.renderers.chatml import ChatMLRenderer
 from pipeline.rollout import InlineFormat, Mode, RolloutSettings, rollout
+from rl.audit import audit
 from tests.pipeline.rollout_world import Speaker, Speech, World, make_task
 from tests.tiny import make_tiny_tokenizer
 
@@ -102,6 +103,16 @@ def test_a_later_user_turn_opens_a_template_turn(renderer: ChatMLRenderer) -> No
 def test_piece_cut_by_length_ends_the_episode(renderer: ChatMLRenderer) -> None:
     trajectory = play(renderer, ["no tags here at all " * 5], max_tokens=5)
     assert trajectory.termination is Termination.TOKEN_BUDGET
+    report = audit([trajectory], stop_token_ids=renderer.stop_token_ids, allow_cut_off=True)
+    assert (report.cut_off_turns, report.problems) == (1, [])
+
+
+def test_the_last_call_that_the_budget_of_turns_allows_was_not_cut_off(renderer: ChatMLRenderer) -> None:
+    turns = make_task().budget.max_turns
+    trajectory = play(renderer, [f"<search>{number}</search>" for number in range(turns)])
+    assert trajectory.termination is Termination.TURN_BUDGET
+    report = audit([trajectory], stop_token_ids=renderer.stop_token_ids).refuse()
+    assert (report.cut_off_turns, report.text_ended_turns) == (0, turns)
 
 
 def test_inline_needs_a_format() -> None:

@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from data.errors import ConfigError
-from data.messages import assistant, user
-from data.trajectories import Origin, Segment, Termination
+from data.messages import ToolResult, assistant, text_parts, tool, user
+from data.trajectories import Origin, Segment, Termination, Trajectory
 from rl.audit import audit, print_audit
 from rl.rows import sft_rows
 from tests.rl.builders import GENERATED, OBSERVATION, PROMPT, STOP, segment, trajectory, two_turns
@@ -40,10 +40,47 @@ def test_a_finished_episode_must_end_in_a_trained_stop_token(origin: Origin) -> 
 
 
 def test_where_stop_strings_end_turns_no_stop_token_is_asked_for() -> None:
-    tagged = trajectory(two_turns([5], [7], [8], [10], origin=Origin.SAMPLED))
-    policy = tagged.policy.model_copy(update={"sampling": '{"stop":["</answer>"]}'})
-    report = audit([tagged.model_copy(update={"policy": policy})], stop_token_ids={STOP}).refuse()
+    tagged = _tagged(trajectory(two_turns([5], [7], [8], [10], origin=Origin.SAMPLED)))
+    report = audit([tagged], stop_token_ids={STOP}).refuse()
     assert (report.cut_off_turns, report.finished_turns, report.trained_tokens) == (0, 0, 2)
+    assert report.text_ended_turns == 2
+
+
+def _tagged(row: Trajectory) -> Trajectory:
+    """As sampled with stop strings."""
+    policy = row.policy.model_copy(update={"sampling": '{"stop":["</answer>"]}'})
+    return row.model_copy(update={"policy": policy})
+
+
+CUT = (user("do it"), assistant("and on and on"))
+
+
+def test_a_turn_that_nothing_follows_in_an_unfinished_episode_was_cut_off() -> None:
+    cut = segment([(PROMPT, 0, [5]), (GENERATED, 1, [7, 8])], origin=Origin.SAMPLED)
+    row = _tagged(trajectory(cut, turns=CUT, termination=Termination.TOKEN_BUDGET))
+    report = audit([row], stop_token_ids={STOP}, allow_cut_off=True).refuse()
+    assert (report.cut_off_turns, report.text_ended_turns) == (1, 0)
+    with pytest.raises(ConfigError, match="would not learn to stop"):
+        audit([row], stop_token_ids={STOP}).refuse()
+    finished = _tagged(trajectory(cut, turns=CUT))
+    report = audit([row, finished], stop_token_ids={STOP}).refuse()
+    assert (report.cut_off_turns, report.text_ended_turns) == (1, 1)
+
+
+def test_a_call_that_was_answered_was_not_cut_off_where_the_budget_ends_behind_it() -> None:
+    called = segment([(PROMPT, 0, [5]), (GENERATED, 1, [7, 8])], origin=Origin.SAMPLED)
+    turns = (*CUT, tool(ToolResult(call_id="call_0", name="look", parts=text_parts("seen"))))
+    row = _tagged(trajectory(called, turns=turns, termination=Termination.TURN_BUDGET))
+    report = audit([row], stop_token_ids={STOP}).refuse()
+    assert (report.cut_off_turns, report.text_ended_turns) == (0, 1)
+
+
+def test_stop_strings_end_no_rendered_turn() -> None:
+    wrong = _tagged(trajectory(two_turns([5], [7, STOP], [8], [10], origin=Origin.RENDERED)))
+    with pytest.raises(ConfigError, match="stop token of a finished turn is untrained"):
+        audit([wrong], stop_token_ids={STOP}).refuse()
+    edited = _tagged(trajectory(two_turns([5], [7], [8], [10], origin=Origin.EDITED)))
+    assert audit([edited], stop_token_ids={STOP}).refuse().text_ended_turns == 2
 
 
 def test_a_sampled_turn_cut_off_by_length_is_counted_not_refused() -> None:
@@ -98,6 +135,10 @@ def test_nothing_trained_is_refused() -> None:
     assert "nothing is trained" in _refusal(
         segment([(PROMPT, 0, [5]), (GENERATED, 1, [7, STOP])]), turns=weightless
     )
+    row = trajectory(segment([(PROMPT, 0, [5]), (GENERATED, 1, [7, STOP])]), turns=weightless)
+    assert audit([row], stop_token_ids={STOP}, allow_untrained=True).refuse().untrained == 1
+    with pytest.raises(ConfigError, match="trains no token"):
+        audit([trajectory(only_prompt)], stop_token_ids={STOP}, allow_untrained=True).refuse()
 
 
 def test_an_inline_turn_resumes_without_a_stop_token() -> None:
