@@ -128,9 +128,15 @@ def _id_columns(path: Path, kind: Kind) -> pa.Table:
 
 
 def _unreadable(path: Path, error: Exception) -> StoreError:
-    return StoreError(
-        f"cannot read {path}: {error}. Restore the file from a copy, or delete it and run again"
-    )
+    """The error for a damaged file of a table. A stage with a manifest would not miss the file's rows."""
+    folder = path.parent
+    if folder.name in list(Kind):
+        done = folder.parent / "manifests"
+        both = f"it and {done}" if done.is_dir() else "it"
+        again = f"delete {both}, and run the commands that made its rows again: what is left is kept"
+    else:
+        again = "make its folder anew (`trajsmith curate`)"
+    return StoreError(f"cannot read {path}: {error}. Restore the file from a copy, or {again}")
 
 
 def _joined_ids(table: pa.Table, kind: Kind) -> list[str]:

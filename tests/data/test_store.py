@@ -237,7 +237,7 @@ def test_a_damaged_shard_is_one_clear_error_whatever_reads_it(root: Path) -> Non
         damaged = sorted((root / "trajectories").iterdir())[0]
         damaged.write_bytes(damaged.read_bytes()[:-20])
         for read in (lambda: list(store.trajectories()), lambda: store.ids("trajectories")):
-            with pytest.raises(StoreError, match=f"cannot read .*{damaged.name}.*delete it and run again"):
+            with pytest.raises(StoreError, match=f"cannot read .*{damaged.name}.*delete it, and run"):
                 read()
 
 

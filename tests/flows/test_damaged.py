@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
 
 import pytest
 
+from data.curated import read_curated
 from data.errors import StoreError
 from data.messages import Turn
 from flows.stages.loop.round import read_result
@@ -14,7 +17,7 @@ from pipeline.rewards.rubric_book import RubricBook
 from pipeline.rewards.rubrics import Rubrics
 from rl.results import finished_result
 from synthesizers.looptool.rows import RowLog
-from tests.flows.lab import recipe, trajsmith, write_recipe
+from tests.flows.lab import digests, recipe, trajsmith, write_recipe
 
 DAMAGED = (
     *("{", "[]", "{}", '{"identity": 1, "result": 2}'),
@@ -85,6 +88,39 @@ def test_a_damaged_manifest_is_named(workplace: Path, tokenizer: Path, content: 
     assert done.code == 4 and f"{manifest} is no summary of stage synth-demonstrations" in done.err, done
     manifest.unlink()
     assert trajsmith("synth", path, "demonstrations").code == 0
+
+
+@pytest.mark.parametrize("table", ["tasks", "trajectories"])
+def test_rows_of_a_damaged_shard_are_made_again_as_the_error_says(
+    workplace: Path, tokenizer: Path, table: str
+) -> None:
+    path = write_recipe(workplace, recipe(tokenizer))
+    assert trajsmith("synth", path).code == 0
+    root = Path("runs/small")
+    before = digests(root)
+    shard = sorted((root / table).iterdir())[0]
+    shard.write_bytes(shard.read_bytes()[:-20])
+    done = trajsmith("report", root)
+    said = (
+        f"cannot read {shard}: .*Restore the file from a copy, or delete it and {root / 'manifests'}, and run"
+    )
+    assert done.code == 4 and re.search(said, done.err), done
+    shard.unlink()
+    shutil.rmtree(root / "manifests")
+    assert trajsmith("synth", path).code == 0
+    assert digests(root) == before
+
+
+def test_a_damaged_curated_file_is_made_again_as_the_error_says(workplace: Path, tokenizer: Path) -> None:
+    path = write_recipe(workplace, recipe(tokenizer))
+    assert trajsmith("synth", path, "demonstrations").code == trajsmith("curate", path).code == 0
+    [shard] = Path("runs/small/curated").glob("*.parquet")
+    before = list(read_curated(shard.parent))
+    shard.write_bytes(shard.read_bytes()[:-20])
+    with pytest.raises(StoreError, match=r"from a copy, or make its folder anew \(`trajsmith curate`\)"):
+        list(read_curated(shard.parent))
+    assert trajsmith("curate", path).code == 0
+    assert before and list(read_curated(shard.parent)) == before
 
 
 @pytest.mark.parametrize("content", DAMAGED)
