@@ -5,6 +5,7 @@ Text is escaped here, colours are CSS classes of `templates/style.css`. Not cove
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from math import ceil, floor, log10
 
@@ -16,6 +17,9 @@ _MAX_POINTS = 400
 _WIDTH, _HEIGHT = 560, 230
 _LEFT, _RIGHT, _TOP, _BOTTOM = 54, 14, 12, 40
 NUM_COLOURS = 8
+_SMALLEST = 1e-290
+"""Of what an axis tells apart; nearer to the smallest float, steps lose their digits."""
+_LARGEST = sys.float_info.max
 _AXIS = Markup(
     '<path class="axis" d="M{l} {b}H{r}"/><text class="label" x="{m}" y="{y}" text-anchor="middle">{t}</text>'
 )
@@ -74,15 +78,19 @@ def ticks(low: float, high: float, *, wanted: int = 5) -> list[float]:
     """Round, evenly spaced values that enclose [low, high]; a single value gets a neighbour on each side.
 
     So do values that differ in their tenth digit only: no float between them is rounder than they are.
+    A mark that would lie beyond the largest float lies on it instead.
     """
     size = max(abs(low), abs(high))
-    if high - low <= size * 1e-9:
-        low, high = low - (size or 1) / 2, high + (size or 1) / 2
-    rough = (high - low) / wanted
+    if size < _SMALLEST:
+        low, high = -0.5, 0.5
+    elif high - low <= size * 1e-9:
+        low, high = max(low - size / 2, -_LARGEST), min(high + size / 2, _LARGEST)
+    rough = _distance(low, high) / wanted * 2
     scale = 10.0 ** floor(log10(rough))
     step = next(factor * scale for factor in (1, 2, 2.5, 5, 10) if factor * scale >= rough)
     first, last = floor(low / step + 1e-9), ceil(high / step - 1e-9)
-    return [float(f"{index * step:.12g}") for index in range(first, last + 1)]
+    marks = (float(f"{index * step:.12g}") for index in range(first, last + 1))
+    return [min(max(mark, -_LARGEST), _LARGEST) for mark in marks]
 
 
 def rate_text(rate: Rate) -> str:
@@ -132,11 +140,21 @@ def _line(series: Series, number: int, across: Sequence[float], upward: Sequence
 
 
 def _x(value: float, axis: Sequence[float]) -> float:
-    return _LEFT + (value - axis[0]) / (axis[-1] - axis[0]) * (_WIDTH - _LEFT - _RIGHT)
+    return _LEFT + _share(value, axis) * (_WIDTH - _LEFT - _RIGHT)
 
 
 def _y(value: float, axis: Sequence[float]) -> float:
-    return _HEIGHT - _BOTTOM - (value - axis[0]) / (axis[-1] - axis[0]) * (_HEIGHT - _TOP - _BOTTOM)
+    return _HEIGHT - _BOTTOM - _share(value, axis) * (_HEIGHT - _TOP - _BOTTOM)
+
+
+def _share(value: float, axis: Sequence[float]) -> float:
+    """How far along the axis a value lies, from 0 to 1."""
+    return _distance(axis[0], value) / _distance(axis[0], axis[-1])
+
+
+def _distance(low: float, high: float) -> float:
+    """Half of high - low, which itself may be larger than any float."""
+    return high / 2 - low / 2
 
 
 def _n(value: float) -> str:

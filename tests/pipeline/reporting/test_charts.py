@@ -1,4 +1,5 @@
 import re
+import sys
 from itertools import pairwise
 from xml.etree import ElementTree
 
@@ -9,7 +10,8 @@ from hypothesis import strategies as st
 from pipeline.reporting.charts import line_chart, rate_bar, rate_text, stacked_bar, ticks
 from pipeline.reporting.content import Curve, Series, rate
 
-finite = st.floats(-1e250, 1e250).filter(lambda value: value == 0 or abs(value) > 1e-250)
+LARGEST = sys.float_info.max
+finite = st.floats(allow_nan=False, allow_infinity=False)
 
 
 def test_a_rate_bar_fills_its_share_and_shows_the_interval() -> None:
@@ -58,10 +60,29 @@ def test_hostile_names_stay_text() -> None:
 @given(finite, finite)
 @example(1e9, 999999999.9999999)
 @example(0.0, 1e-14)
+@example(-1e308, 1e308)
+@example(0.0, 5e-324)
+@example(1e308, 1.7e308)
+@example(-LARGEST, -LARGEST)
+@example(-LARGEST, LARGEST)
 def test_ticks_enclose_the_range_evenly(first: float, second: float) -> None:
     low, high = sorted((first, second))
     marks = ticks(low, high)
-    slack = (marks[-1] - marks[0]) * 1e-6
+    slack = (marks[-1] / 2 - marks[0] / 2) * 1e-6
     assert marks[0] <= low + slack and marks[-1] >= high - slack and 2 <= len(marks) <= 8
-    steps = [after - before for before, after in pairwise(marks)]
-    assert min(steps) > 0 and max(steps) == pytest.approx(min(steps), rel=1e-3, abs=slack)
+    steps = [after / 2 - before / 2 for before, after in pairwise(marks)]
+    assert min(steps) > 0 and max(steps) < LARGEST
+    even = [after / 2 - before / 2 for before, after in pairwise(marks) if LARGEST not in (-before, after)]
+    assert not even or max(even) == pytest.approx(min(even), rel=1e-3, abs=slack)
+
+
+@given(finite, finite)
+@example(-LARGEST, LARGEST)
+@example(0.0, 5e-324)
+def test_every_finite_value_has_its_place_in_a_chart(first: float, second: float) -> None:
+    points = ((first, second), (second, first))
+    drawn = line_chart(Curve(name="c", x_label="x", series=(Series(name="s", points=points),)))
+    path = re.search(r'class="line c0" d="M([^"]+)"', drawn)
+    assert path
+    for x, y in (point.split() for point in path[1].split("L")):
+        assert 54 <= float(x) <= 546 and 12 <= float(y) <= 190
