@@ -54,16 +54,31 @@ def settle_recipe(
     growing: Collection[str] = (),
     defaults: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write the recipe of a new run, or check it against the one of the run that is there.
+    """Write the recipe of a new run, or the one that `check_recipe` takes in its place."""
+    import yaml
+
+    wanted = check_recipe(root, recipe, volatile=volatile, growing=growing, defaults=defaults)
+    path = root / FILE
+    if not path.exists() or read_recipe(root) != wanted:
+        write_atomically(path, yaml.safe_dump(wanted, sort_keys=False, allow_unicode=False))
+
+
+def check_recipe(
+    root: Path,
+    recipe: Mapping[str, Any],
+    *,
+    volatile: Collection[str] = (),
+    growing: Collection[str] = (),
+    defaults: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The recipe as it is stored, after a check against the one of the run that is there, if any.
 
     A run that holds nothing yet takes any recipe: its first command may have been refused for a wrong one.
     ConfigError with every differing key that is neither volatile, nor a growing one that grew, nor absent
     from the stored recipe and now at its default. `defaults` is shaped like a recipe; * is any one name.
     """
-    import yaml
-
     try:
-        wanted = canonical.loads(canonical.dumps(dict(recipe)))
+        wanted: dict[str, Any] = canonical.loads(canonical.dumps(dict(recipe)))
     except RecordError as error:
         raise ConfigError(f"the recipe holds a value that YAML cannot: {error}") from error
     path = root / FILE
@@ -79,9 +94,7 @@ def settle_recipe(
         ]
         if changes and not _holds_nothing(root):
             raise ConfigError(_refusal(root, changes))
-        if stored == wanted:
-            return
-    write_atomically(path, yaml.safe_dump(wanted, sort_keys=False, allow_unicode=False))
+    return wanted
 
 
 def _holds_nothing(root: Path) -> bool:

@@ -8,6 +8,7 @@ Heavy imports wait until a verb runs.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from typing import NoReturn
@@ -57,6 +58,7 @@ NO_TELEMETRY = {
     "VLLM_NO_USAGE_STATS": "1",
 }
 """No dependency reports anything to anybody, unless the user's own environment says otherwise."""
+_CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EPIPE, errno.EIO)
 
 
 def main() -> None:
@@ -69,6 +71,12 @@ def main() -> None:
         code = 130
     except TrajsmithError as error:
         _fail(str(error), error.exit_code)
+    except OSError as error:
+        if error.errno not in _CANNOT_WRITE or error.filename is not None:
+            raise
+        # What is still buffered would fail once more when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _fail(f"cannot write the output: {error.strerror}; what was worked on is on disk", 4)
     except Exception as error:
         usage = getattr(error, "format_message", None)
         if usage is None:

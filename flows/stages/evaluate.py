@@ -57,8 +57,8 @@ class Evaluation(Record):
     """One policy on one split at one temperature."""
 
     name: str
-    model: str
-    """Who acted, by the name that results show."""
+    model: str = ""
+    """Who acted, by the name that results show; "" in an evaluation of an older version."""
     split: str
     temperature: float
     success: Rate
@@ -170,7 +170,9 @@ async def evaluate(
         rows = [row for row in store.trajectories() if row.task_id in wanted]
     if not rows:
         raise meter.failure()
-    found = summarise(rows, name=name, section=section, infra_failures=len(meter.unfinished))
+    found = summarise(
+        rows, name=name, section=section, infra_failures=len(meter.unfinished) + meter.stragglers
+    )
     mean = await mean_reward(rows, reward, environment=environment, tasks=tasks) if reward else None
     return found.model_copy(update={"reward": mean, "memory": "" if memory is None else memory.label})
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from flows.stages.recipe import Recipe
+from pipeline.errors import ConfigError
 
 Step = Literal["synthesis", "curation", "sft", "grpo", "evaluation"]
 
@@ -24,17 +25,26 @@ class Planned(NamedTuple):
 def whole_job(recipe: Recipe) -> list[Planned]:
     """What supervised training reads, that training, the other syntheses with its model, GRPO, evaluation.
 
-    Curation comes before the training that reads `curated`, else after all syntheses.
+    Syntheses keep the recipe's order, as one may read another: all up to the last one that is trained on are
+    made with the base. Curation comes before the training that reads `curated`, else after all syntheses.
+    ConfigError where training reads what no synthesis makes.
     """
-    read = [name for name, section in recipe.synth.items() if section.synthesizer == recipe.sft.data]
+    names = list(recipe.synth)
     if recipe.sft.data == "curated":
         made = [Planned("synthesis", model="base"), Planned("curation"), Planned("sft")]
     else:
-        rest = [name for name in recipe.synth if name not in read]
+        read = [name for name in names if recipe.synth[name].synthesizer == recipe.sft.data]
+        if not read:
+            makes = ", ".join(sorted({section.synthesizer for section in recipe.synth.values()})) or "none"
+            raise ConfigError(
+                f"sft.data names {recipe.sft.data!r}, and no synthesis of recipe {recipe.name} is of that "
+                f"synthesizer; its synthesizers: {makes}. Name one of them, or curated"
+            )
+        last = names.index(read[-1]) + 1
         made = [
-            *(Planned("synthesis", name, "base") for name in read),
+            *(Planned("synthesis", name, "base") for name in names[:last]),
             Planned("sft"),
-            *(Planned("synthesis", name, "sft") for name in rest),
+            *(Planned("synthesis", name, "sft") for name in names[last:]),
             Planned("curation"),
         ]
     return [*made, Planned("grpo"), Planned("evaluation")]

@@ -1,15 +1,15 @@
 """What a stage tells while it works: rates, solve rate, failures by kind, time left; and its alarm.
 
 The alarm is about episodes that the infrastructure broke (those without a reward, however they ended): how
-many in a row, and which were not made up for by a later attempt. What was cut as a straggler is let go,
-unless nothing at all has a reward. Draws nothing itself.
+many in a row, and which were not made up for by a later attempt. What was cut as a straggler is let go
+where another episode of its group has a reward. Draws nothing itself.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from data.errors import TrajsmithError
@@ -38,8 +38,6 @@ class Meter:
 
     total: int
     at_most: bool = False
-    before: int = 0
-    """Episodes with a reward that earlier processes made."""
     clock: Callable[[], float] = time.monotonic
     finished: int = 0
     rewarded: int = 0
@@ -50,6 +48,8 @@ class Meter:
     """Episodes the infrastructure broke since the last one it did not."""
     unfinished: dict[tuple[str, int], Trajectory] = field(default_factory=dict)
     """The last broken attempt of every (group, rollout) that no attempt has finished."""
+    stragglers: int = 0
+    """Those that were cut at their group's deadline and let go."""
     given_up: Counter[str] = field(default_factory=Counter)
     """Plans that made no task, by reason."""
     _start: float = field(init=False)
@@ -77,20 +77,26 @@ class Meter:
         """Count one plan that made no task."""
         self.given_up[reason] += 1
 
-    @property
-    def broken(self) -> list[Trajectory]:
-        """The unfinished ones that a stage may not leave behind."""
-        left = list(self.unfinished.values())
-        if not self.before + self.rewarded:
-            return left
-        return [each for each in left if each.termination is not Termination.CANCELLED]
+    def cut(self) -> dict[tuple[str, int], Trajectory]:
+        """The unfinished ones that were cut at their group's deadline."""
+        return {
+            key: each for key, each in self.unfinished.items() if each.termination is Termination.CANCELLED
+        }
+
+    def let_go(self, rewarded: Collection[str]) -> None:
+        """Leave behind what was cut in the groups `rewarded`: the rest of such a group is kept."""
+        for key in self.cut():
+            if key[0] in rewarded:
+                del self.unfinished[key]
+                self.stragglers += 1
 
     def failure(self) -> TrajsmithError:
         """The error of the unfinished episodes, by whom the last is blamed on."""
-        left = self.broken or list(self.unfinished.values())
-        return _ERRORS.get(left[-1].blame, EngineError)(
-            f"{len(left)} episodes were broken by infrastructure and have no reward; the last: "
-            f"{left[-1].error or left[-1].termination}. The same command tries them again"
+        last = list(self.unfinished.values())[-1]
+        longer = ", or give groups more time (policy.group_seconds)" if self.cut() else ""
+        return _ERRORS.get(last.blame, EngineError)(
+            f"{len(self.unfinished)} episodes were broken by infrastructure and have no reward; the last: "
+            f"{last.error or last.termination}. The same command tries them again{longer}"
         )
 
     @property

@@ -195,6 +195,14 @@ class EvalSection(Section):
     memory: MemorySection | None = None
     """Shown in evaluations only, in place of the policy's."""
 
+    @field_validator("rollouts")
+    @classmethod
+    def _no_copies(cls, rollouts: int, info: ValidationInfo) -> int:
+        """Refused here already, so that it is never settled as a run's recipe."""
+        if rollouts > 1 and info.data.get("temperature") == 0:
+            raise ValueError(f"rollouts {rollouts} at temperature 0 repeat one episode; set a temperature")
+        return rollouts
+
 
 class GateSection(Section):
     """What a round of a loop may not make worse on the dev split."""

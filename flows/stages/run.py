@@ -15,6 +15,7 @@ from typing import Any
 
 from data.manifests import stage_key
 from data.media import FOLDER, MediaStore
+from data.recipe import FILE, check_recipe
 from data.store import Store
 from flows.stages.recipe import GROWING, VOLATILE, Recipe, default_recipe
 from pipeline.environments.base import Environment
@@ -27,20 +28,31 @@ CODE_VERSION = "1"
 
 def open_run(recipe: Recipe, runs: Path) -> Store:
     """The run's store, open for writing. ConfigError where the stored recipe differs in what matters."""
-    resolved = recipe.model_dump(mode="json")
-    return Store.create_or_open(
-        runs / recipe.name, resolved, volatile=VOLATILE, growing=GROWING, defaults=default_recipe()
-    )
+    return Store.create_or_open(runs / recipe.name, recipe.model_dump(mode="json"), **_may_differ())
 
 
 @contextmanager
 def rehearsed_run(recipe: Recipe, runs: Path) -> Iterator[Store]:
-    """The run's store as `open_run` checks it; where there is none yet an empty one, gone at the end."""
-    with (
-        TemporaryDirectory(prefix="trajsmith-dry-run-") as empty,
-        open_run(recipe, runs if (runs / recipe.name).is_dir() else Path(empty)) as store,
-    ):
-        yield store
+    """The run's store for reading, checked as `open_run` does; an empty one where there is none yet.
+
+    The run stays as it is; the empty store is gone at the end.
+    """
+    root = runs / recipe.name
+    if (root / FILE).is_file():
+        check_recipe(root, recipe.model_dump(mode="json"), **_may_differ())
+        with Store.open(root) as store:
+            yield store
+    else:
+        with (
+            TemporaryDirectory(prefix="trajsmith-dry-run-") as empty,
+            open_run(recipe, Path(empty)) as store,
+        ):
+            yield store
+
+
+def _may_differ() -> dict[str, Any]:
+    """What a recipe may have that the stored one has not."""
+    return {"volatile": VOLATILE, "growing": GROWING, "defaults": default_recipe()}
 
 
 def environment_of(recipe: Recipe, *, root: Path | None = None) -> Environment:

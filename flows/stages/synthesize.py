@@ -169,7 +169,7 @@ async def synthesize(
     for task in tasks:
         _keep(store, task, kept)
     done, failed = store.ids("trajectories"), store.ids("failures")
-    meter, next_line = Meter(planned, at_most, before=len(done)), _SAY_EVERY_SECONDS
+    meter, next_line = Meter(planned, at_most), _SAY_EVERY_SECONDS
     async with aclosing(synthesizer.synthesize(tasks, done=done, failed=failed)) as made:
         async for record in made:
             if isinstance(record, Trajectory):
@@ -185,6 +185,8 @@ async def synthesize(
                 say(meter.line())
                 next_line = meter.seconds + _SAY_EVERY_SECONDS
     store.seal()
+    if meter.cut():
+        meter.let_go({row.group_id for row in store.trajectories()})
     say(meter.line())
     return meter
 

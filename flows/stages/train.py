@@ -58,8 +58,8 @@ def sft_data(store: Store, section: SftSection) -> list[Trajectory]:
         rows = [row for row in store.trajectories() if row.synthesizer == section.data and row.success]
     if not rows:
         raise ConfigError(
-            f"{store.root} has no trajectories of {section.data!r} to train on; run `trajsmith synth` "
-            f"(and `curate` for `curated`) first"
+            f"run {store.root.name} has no trajectories of {section.data!r} to train on; run "
+            f"`trajsmith synth` (and `curate` for `curated`) first"
         )
     return rows
 

@@ -166,7 +166,7 @@ async def synthesis_stage(
         give_up_after=policy.max_in_flight,
         say=lambda line: say(f"synth {name}: {line}"),
     )
-    if meter.broken:
+    if meter.unfinished:
         raise meter.failure()
     if count == 1:
         refuse_wrong_gold(store, section, tasks)

@@ -427,3 +427,17 @@ def test_ctrl_c_on_the_page_is_130(tokenizer: Path, workplace: Path) -> None:
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 130 and "interrupted" in said
+
+
+@pytest.mark.parametrize("arguments", [("env", "list"), ("eval", "recipe.yaml", "--json")])
+def test_output_that_cannot_be_written_is_one_clear_error(
+    arguments: tuple[str, ...], tokenizer: Path, workplace: Path
+) -> None:
+    assert trajsmith("synth", write_recipe(workplace, recipe(tokenizer)), "demonstrations").code == 0
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "flows.cli", *arguments]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 4
+    assert done.stderr.splitlines()[-1] == (
+        "trajsmith: cannot write the output: No space left on device; what was worked on is on disk"
+    )

@@ -41,6 +41,17 @@ def test_an_evaluation_grows_by_rollouts(tokenizer: Path, workplace: Path) -> No
     assert fewer.code == 2 and "evaluate.rollouts: 4 -> 2" in fewer.err
 
 
+def test_what_is_refused_does_not_become_the_runs_recipe(tokenizer: Path, workplace: Path) -> None:
+    good = write_recipe(workplace, recipe(tokenizer))
+    assert trajsmith("synth", good).code == 0
+    stored = Path("runs/small/recipe.yaml").read_bytes()
+    copies = write_recipe(workplace, recipe(tokenizer, **{"evaluate.rollouts": 4}), "copies.yaml")
+    refused = trajsmith("eval", copies)
+    assert refused.code == 2 and "rollouts 4 at temperature 0 repeat one episode" in refused.err
+    assert Path("runs/small/recipe.yaml").read_bytes() == stored
+    assert trajsmith("eval", good).code == 0
+
+
 def test_a_run_of_an_older_version_lacks_keys_and_goes_on_at_their_defaults(
     tokenizer: Path, workplace: Path
 ) -> None:

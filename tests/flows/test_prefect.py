@@ -21,7 +21,7 @@ import yaml
 
 from data.store import Store
 from flows.stages import verbs
-from flows.stages.recipe import load_recipe
+from flows.stages.recipe import load_recipe, parse_recipe
 from pipeline.errors import ConfigError, EngineError, EnvironmentFailure, StoreError
 from tests.flows.lab import digests, recipe, trajsmith, write_recipe
 
@@ -79,6 +79,13 @@ def test_the_whole_job_makes_what_is_trained_on_first_and_measures_the_trained_m
     assert whole_job(shipped) == order
     curated = shipped.model_copy(update={"sft": shipped.sft.model_copy(update={"data": "curated"})})
     assert whole_job(curated) == [("synthesis", "", "base"), ("curation", "", ""), order[1], *order[4:]]
+    reached = shipped.synth["rollouts"].model_copy(update={"synthesizer": "hindsight"})
+    update = {"synth": shipped.synth | {"reached": reached}, "sft": {"data": "hindsight"}}
+    reading = parse_recipe(shipped.model_dump() | update)
+    made = [(name, model) for step, name, model in whole_job(reading) if step == "synthesis"]
+    assert made == [(name, "base") for name in ("demonstrations", "rollouts", "reached")], "it reads rollouts"
+    with pytest.raises(ConfigError, match=r"'nosuch', .*: demonstration, rejection_sampling\. Name one of"):
+        whole_job(parse_recipe(shipped.model_dump() | {"sft": {"data": "nosuch"}}))
 
 
 def test_the_deployments_of_a_night_do_what_the_whole_job_does(repository: Path) -> None:

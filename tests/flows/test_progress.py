@@ -31,18 +31,19 @@ def test_an_episode_without_a_reward_is_unfinished_until_an_attempt_has_one(
     assert meter.broken_in_a_row == 0 and not meter.unfinished
 
 
-def test_a_straggler_is_let_go_where_others_have_a_reward() -> None:
+def test_a_straggler_is_let_go_where_its_group_has_a_reward() -> None:
     cut = trajectory(termination=Termination.CANCELLED, reward=None)
-    alone, resumed, grouped = Meter(2), Meter(2, before=7), Meter(2)
-    grouped.add(trajectory().model_copy(update={"group_id": "another"}))
-    for meter in (alone, resumed, grouped):
-        meter.add(cut)
-        assert len(meter.unfinished) == 1 and "cancelled=1" in meter.line()
-    assert alone.broken == [cut] and not resumed.broken and not grouped.broken
+    meter = Meter(2)
+    meter.add(cut)
+    meter.let_go({"another"})
+    assert list(meter.unfinished.values()) == [cut] and "cancelled=1" in meter.line()
+    assert "tries them again, or give groups more time (policy.group_seconds)" in str(meter.failure())
     broken = trajectory(termination=Termination.INFRA_FAILURE, reward=None)
-    grouped.add(broken.model_copy(update={"rollout_index": 5, "error": "the server died"}))
-    assert "1 episodes were broken by infrastructure and have no reward; the last: the server died" in str(
-        grouped.failure()
+    meter.add(broken.model_copy(update={"rollout_index": 5, "error": "the server died"}))
+    meter.let_go({cut.group_id})
+    assert meter.stragglers == 1 and len(meter.unfinished) == 1
+    assert str(meter.failure()).endswith(
+        "reward; the last: the server died. The same command tries them again"
     )
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from data.store import Store
 from data.tasks import Task
-from data.trajectories import Policy, Trajectory
+from data.trajectories import Policy, Termination, Trajectory
 from flows.commands.make import _show
 from flows.stages.evaluate import Evaluation, compare, summarise
+from flows.stages.progress import Meter
 from flows.stages.prove_table import Cell, Key, _compare
 from flows.stages.recipe import EvalSection, GrpoSection
+from flows.stages.synthesize import synthesize
 from flows.stages.train import grpo_tasks, latest_model
 from pipeline.environments.registry import load_environment
 from tests import samples
@@ -84,6 +88,34 @@ def test_several_episodes_a_task_tell_how_far_the_policy_can_be_relied_on(
     assert capsys.readouterr().out.endswith(", valid calls -, pass^4 33%, pass@4 67% (3 tasks)\n")
     once = summarise(rows[::4], name="sft", section=EvalSection(tasks=4))
     assert once.attempts == () and once.row().note == ""
+
+
+class Made:
+    """A synthesizer whose episodes are made already."""
+
+    def __init__(self, *rows: Trajectory) -> None:
+        self.rows = rows
+
+    async def synthesize(self, tasks: object, *, done: object, failed: object) -> AsyncIterator[Trajectory]:
+        """Those episodes."""
+        for row in self.rows:
+            yield row
+
+
+def test_a_straggler_is_left_behind_where_its_group_has_a_reward(tmp_path: Path) -> None:
+    """Also one that another process made; another task's rewards do not count."""
+
+    def cut(task: str, index: int) -> Trajectory:
+        return samples.trajectory(task=task, index=index, reward=None, termination=Termination.CANCELLED)
+
+    def made(*rows: Trajectory) -> Meter:
+        with Store.create_or_open(tmp_path, {"name": "x"}) as store:
+            return asyncio.run(synthesize(store, Made(*rows), [], planned=9))
+
+    alone = cut("alone", 0)
+    first = made(samples.trajectory(task="a"), cut("a", 1), alone)
+    assert (first.stragglers, list(first.unfinished.values())) == (1, [alone])
+    assert made(cut("a", 2)).unfinished == {}
 
 
 @pytest.mark.parametrize(("templates", "clusters"), [(4, 4), (1, 12)])

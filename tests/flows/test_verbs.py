@@ -320,8 +320,13 @@ def test_supervised_training_from_a_store(workplace: Path) -> None:
     early = trajsmith("train", "sft", path)
     assert early.code == 2 and "no trajectories of 'demonstration' to train on" in early.err
     assert trajsmith("synth", path, "demonstrations").code == 0
-    plan = trajsmith("train", "sft", path, "--dry-run")
-    assert plan.code == 0 and plan.out.startswith("would train on 4 trajectories")
+    stored = Path("runs/small/recipe.yaml").read_bytes()
+    larger = {**value, "synth": {**value["synth"]}}
+    larger["synth"]["demonstrations"] = {**value["synth"]["demonstrations"], "tasks": 5000}
+    for asked in (path, write_recipe(workplace, larger, "larger.yaml")):
+        plan = trajsmith("train", "sft", asked, "--dry-run")
+        assert plan.code == 0 and plan.out.startswith("would train on 4 trajectories")
+    assert Path("runs/small/recipe.yaml").read_bytes() == stored, "a dry run changes nothing"
     done = trajsmith("train", "sft", path)
     assert done.code == 0, done.err
     assert "trained tokens, loss" in done.out and "too long" not in done.out

@@ -198,7 +198,7 @@ async def _roll(work: LoopWork, store: Store, tasks: Sequence[Task], *, say: Say
         give_up_after=work.policy.max_in_flight,
         say=say,
     )
-    if made.broken:
+    if made.unfinished:
         raise made.failure()
 
 
