@@ -3,9 +3,9 @@
 At most `concurrency` requests are out at once. 504 (the gateway gave up), 429, 503, 5xx and lost
 connections are asked again after a growing pause; when the tries are used up, or the server says
 `SandboxError`, that is an EnvironmentFailure and never an outcome. The protocol has no field for "out of
-memory": an exit by SIGKILL, or what the language's runtime prints, is read as that. `processes` and
-`disk_mib` of Limits are the server's business, and so is everything about isolation. Not covered: arguments
-(the protocol has none).
+memory": an exit by SIGKILL, or what the language's runtime prints, is read as that. The key is kept out of
+what errors tell, never out of what a program printed. `processes` and `disk_mib` of Limits are the server's
+business, and so is everything about isolation. Not covered: arguments (the protocol has none).
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from pipeline.urls import checked_url
 
 _NAMES = {"javascript": "nodejs"}
 _KILLED = (-9, 137)
+_FOREIGN = (AttributeError, KeyError, OverflowError, TypeError, ValueError)
+"""What an answer raises that is none of /run_code."""
 _MAX_BODY = 256 << 20
 
 
@@ -93,8 +95,13 @@ class RemoteSandbox:
         answer = self._ask(payload, building.seconds + limits.seconds + self._queue_seconds)
         try:
             return _execution(answer, program, language, limits)
-        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-            raise EnvironmentFailure(f"{self._url} answered what /run_code never does: {error!r}") from error
+        except _FOREIGN as error:
+            said = type(error).__name__
+        try:  # the error may quote a part of the key: what is told is wrong with an answer that holds none
+            _execution(blotted_json(answer, self._secrets), program, language, limits)
+        except _FOREIGN as error:
+            said = repr(error)
+        raise EnvironmentFailure(f"{self._url} answered what /run_code never does: {said}")
 
     def _ask(self, payload: dict[str, Any], seconds: float) -> dict[str, Any]:
         problem = ""
@@ -108,11 +115,12 @@ class RemoteSandbox:
                 continue
             if status == 200:
                 answer = _parsed(body)
-                if answer is not None and self._secrets:
-                    answer = blotted_json(answer, self._secrets)  # it may echo a header anywhere
-                if answer is not None and answer.get("status") != "SandboxError":
-                    return answer
-                problem = (answer and f"SandboxError: {answer.get('message')!s:.300}") or "no JSON object"
+                if answer is None:
+                    problem = "no JSON object"
+                elif answer.get("status") != "SandboxError":
+                    return answer  # as it is: a program may print what a key happens to be
+                else:
+                    problem = f"SandboxError: {blotted(str(answer.get('message')), self._secrets):.300}"
             elif status >= 500 or status == 429:
                 problem = f"HTTP {status}"
             else:

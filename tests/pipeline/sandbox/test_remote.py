@@ -96,6 +96,7 @@ def test_a_key_is_sent_and_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None
         (403, b"x" * 290 + b"fleet-4711"),
         (200, {"status": "SandboxError", "message": "x" * 290 + "fleet-4711"}),
         (200, SUCCESS | {"run_result": FINISHED | {"return_code": "fleet-4711"}}),
+        (200, SUCCESS | {"run_result": FINISHED | {"return_code": "x" * 190 + "fleet-4711"}}),  # cut by int()
     ]
     for reason in reasons:
         with pytest.raises((ConfigError, EnvironmentFailure), match=r"\*") as told:
@@ -103,6 +104,15 @@ def test_a_key_is_sent_and_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None
         assert "fleet" not in str(told.value)
     with pytest.raises(ConfigError, match="api_key_env: the environment variable ABSENT is not set"):
         load_sandbox("remote", url="http://127.0.0.1:1", api_key_env="ABSENT")
+
+
+def test_what_a_program_prints_is_its_own_even_where_it_is_the_key(
+    bubblewrap: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLEET_KEY", "1444")
+    program = Program("print(1444)\nopen('a', 'w').write('1444')", expected="1444", collect=("a",))
+    [done] = ask(RunCodeServer(("127.0.0.1", 0), bubblewrap), program, api_key_env="FLEET_KEY")
+    assert (done.outcome, done.stdout, done.files) == (Outcome.OK, "1444\n", {"a": b"1444"})
 
 
 def test_files_go_there_and_come_back(remote: Sandbox) -> None:
