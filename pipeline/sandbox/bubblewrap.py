@@ -237,6 +237,7 @@ class BubblewrapSandbox:
             max_report_bytes=(2 * building.disk_mib << 20) + limits.output_bytes + 65_536,
             before_run=lower,
             starved_seconds=jail.starved_seconds,
+            stands_still=jail.stands_still,
             too_much_memory=None if jail.group.has("memory") else too_much,
         )
 
@@ -247,6 +248,10 @@ class BubblewrapSandbox:
             if report.status is None:
                 raise JailStartError(f"it did not begin the program in {PATIENCE:.0f} s")
             raise EnvironmentFailure(f"the jail did not hand back the program's files in {PATIENCE:.0f} s")
+        if report.ending is Ending.STALLED and not ended_by_memory:
+            raise EnvironmentFailure(
+                f"the machine kept the jail from running; given up after {report.seconds:.0f} s"
+            )
         if report.ending is Ending.GONE and not ended_by_memory:
             said = jail.stderr.text[-500:]
             raise EnvironmentFailure(

@@ -25,7 +25,9 @@ _CHUNK = 65_536
 _SLICE = 0.1
 """Seconds after which the host looks up from waiting; what it overslept, the machine took from both sides."""
 _MAX_STARVED = 9
-"""A starved program gets at most this many times its limit on top."""
+"""A starved program gets at most this many times its limit on top; a jail that stands still for longer is
+given up. What the host overslept has no bound: it is the host's own measure, and no program can cause it."""
+_LONGEST_LOOK = 1.0
 PATIENCE = 30.0
 """Seconds a jail may take to come up, to begin a program, or to hand back its files."""
 
@@ -35,6 +37,8 @@ class Ending(StrEnum):
 
     DONE = "done"
     DEADLINE = "deadline"
+    STALLED = "stalled"
+    """The machine kept the jail from running for too long to go on."""
     FLOOD = "flood"
     MEMORY = "memory"
     """Seen by polling, where no control group holds the limit."""
@@ -142,6 +146,8 @@ class Watch:
     """Polled where the kernel does not hold the memory limit."""
     starved_seconds: Callable[[float], float]
     """How much of so many seconds the machine kept the program from running; asked when its time is up."""
+    stands_still: Callable[[], bool]
+    """Whether the machine kept the jail from running since the last time; asked in every slice of a run."""
     poll_seconds: float = 0.02
 
 
@@ -160,7 +166,7 @@ class Exchange:
         """The next phase: the jail's own work, or (`running`) the compiler's or the program's."""
         self._seconds, self._running = seconds, running
         self._began = self._looked = time.monotonic()
-        self._overslept = 0.0
+        self._overslept = self._stalled = self._asked = 0.0
 
     def hold(self) -> Report:
         """Until the report is complete, a limit is hit or the jail is gone."""
@@ -193,20 +199,27 @@ class Exchange:
         now = time.monotonic()
         self._overslept += max(now - self._looked - _SLICE, 0.0)
         self._looked = now
+        awake = now - self._began - self._overslept
+        if self._running and awake - self._asked >= _SLICE:
+            if self._watch.stands_still():
+                self._stalled += awake - self._asked
+            self._asked = awake
         if any(stream.flooded for stream in self._streams):
             self._end(Ending.FLOOD)
-        elif self._overdue(now - self._began):
+        elif self._stalled > _MAX_STARVED * self._seconds:
+            self._end(Ending.STALLED)
+        elif self._overdue(awake - self._stalled):
             self._end(Ending.DEADLINE if self._running else Ending.SILENT)
         elif self._watch.too_much_memory and self._watch.too_much_memory():
             self._end(Ending.MEMORY)
+        # Looking is not sleeping: a program could make its processes slow to look at, though never that slow.
+        self._looked = min(time.monotonic(), now + _LONGEST_LOOK)
 
     def _overdue(self, elapsed: float) -> bool:
         if elapsed < self._seconds:
             return False
-        lost = self._overslept
-        if self._running:
-            lost += self._watch.starved_seconds(elapsed - lost)
-        return elapsed >= self._seconds + min(lost, _MAX_STARVED * self._seconds)
+        starved = self._watch.starved_seconds(elapsed) if self._running else 0.0
+        return elapsed >= self._seconds + min(starved, _MAX_STARVED * self._seconds)
 
     def _end(self, ending: Ending) -> None:
         self._report.ending, self._done = ending, True

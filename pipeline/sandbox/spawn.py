@@ -77,6 +77,7 @@ class Jail:
         self._supervisor: int | None = None
         self._destroyed = False
         self._used_before = 0.0
+        self._supervisor_ran: str | None = None
 
     def wait_ready(self) -> None:
         """Raises JailStartError when it never says so."""
@@ -118,9 +119,10 @@ class Jail:
         """How long the program was ready to run while others had the cores, sleep not counted.
 
         Others are others: who waits for processes of its own, ended ones included, is not starved. The kernel
-        counts a wait for a core when it is over, and none for a disk. So all time that was not used counts
-        while a state shows such a wait, and where all have ended or the supervisor does not sleep: it is kept
-        from saying so, and no program can stop it.
+        counts a wait for a core when it is over. So all time that was not used counts while a state shows
+        such a wait, and where all have ended or the supervisor does not sleep: it is kept from saying so, and
+        no program can stop it. A wait for a disk does not count: who waits for a child of `vfork`, which may
+        sleep as long as it likes, is in the same state.
         """
         supervisors = set(_children(self.process.pid))
         states = set[str]()
@@ -134,8 +136,20 @@ class Jail:
         used = max(running / 1e9, (self.group.cpu_seconds() or 0.0) - self._used_before)
         unused = max(elapsed - used, 0.0)
         supervised = {_state(Path(f"/proc/{pid}")) for pid in supervisors}
-        held_up = bool(states & {"R", "D"}) or states <= {"Z"} or supervised != {"S"}
+        held_up = "R" in states or states <= {"Z"} or supervised != {"S"}
         return unused if held_up else min(waited / 1e9, unused)
+
+    def stands_still(self) -> bool:
+        """Whether the supervisor was kept from running since the last call: awake, and no processor time.
+
+        It wakes 20 times a second while a program runs, and nothing inside can stop it or take its core.
+        """
+        before, self._supervisor_ran = self._supervisor_ran, None
+        with contextlib.suppress(OSError, StopIteration):
+            task = Path(f"/proc/{next(_children(self.process.pid))}")
+            self._supervisor_ran = (task / "schedstat").read_text().split()[0]
+            return _state(task) != "S" and self._supervisor_ran == before
+        return False
 
     def kill(self) -> None:
         """End every process of it: the kernel does so when the supervisor, the first of them, is gone.
@@ -191,7 +205,7 @@ def _children(pid: int) -> Iterator[int]:
 
 
 def _state(task: Path) -> str:
-    """The kernel's letter: R runs or is ready to, D waits for a disk, S sleeps, T is stopped, Z has ended."""
+    """The kernel's letter: R runs or could, D waits for a disk or vfork, S sleeps, T is stopped, Z ended."""
     try:
         return (task / "stat").read_text().rpartition(")")[2].split()[0]
     except OSError:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from pipeline.errors import ConfigError, EnvironmentFailure
+from pipeline.sandbox import exchange
 from pipeline.sandbox.base import Limits, Outcome, Program, Sandbox
 from pipeline.sandbox.bubblewrap import BubblewrapSandbox
 from pipeline.sandbox.exchange import Ending, Report
@@ -207,6 +208,35 @@ def test_who_is_kept_from_running_is_starved_and_who_sleeps_is_not(
 
     monkeypatch.setattr(Jail, "converse", kept)
     asyncio.run(look())
+
+
+def test_who_waits_for_a_child_of_vfork_sleeps(bubblewrap: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were it taken for starved, it would end by itself, long after this test's own limit."""
+    monkeypatch.setattr(exchange, "_MAX_STARVED", 1000)
+    code = "#include <unistd.h>\nint main(void) { if (vfork() == 0) { sleep(500); _exit(0); } return 0; }"
+    assert run(bubblewrap, Program(code, "c"), Limits(seconds=1)).outcome is Outcome.TIMEOUT
+
+
+def test_a_jail_that_is_stopped_for_too_long_is_no_outcome_of_the_program(
+    bubblewrap: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = threading.Event()
+
+    def stop() -> None:
+        while not ended.wait(0.01):
+            for pid in sleepers(descendants()):
+                with contextlib.suppress(OSError):
+                    os.kill(parent(pid), signal.SIGSTOP)
+
+    monkeypatch.setattr(exchange, "_MAX_STARVED", 0.001)
+    thread = threading.Thread(target=stop)
+    thread.start()
+    try:
+        with pytest.raises(EnvironmentFailure, match="kept the jail from running"):
+            run(bubblewrap, Program("exec sleep 500", "bash"), Limits(seconds=500))
+    finally:
+        ended.set()
+        thread.join()
 
 
 def test_files_beyond_the_disk_limit_are_refused_before_they_cost_anything(bubblewrap: Sandbox) -> None:

@@ -46,7 +46,12 @@ class World:
 @pytest.fixture
 def hold(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Report]:
     def held(
-        world: World, *, starved: Callable[[float], float] = lambda _: 0.0, compiles: float | None = None
+        world: World,
+        *,
+        starved: Callable[[float], float] = lambda _: 0.0,
+        still: Callable[[], bool] = lambda: False,
+        look: Callable[[], bool] | None = None,
+        compiles: float | None = None,
     ) -> Report:
         monkeypatch.setattr(exchange, "time", SimpleNamespace(monotonic=lambda: world.now))
         monkeypatch.setattr(exchange, "select", SimpleNamespace(poll=lambda: world, POLLIN=select.POLLIN))
@@ -58,6 +63,8 @@ def hold(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Report]:
             max_report_bytes=1000,
             before_run=lambda: True,
             starved_seconds=starved,
+            stands_still=still,
+            too_much_memory=look,
         )
         stream = Capture(reading, 10)
         with world.inside, world.outside:
@@ -99,14 +106,53 @@ def test_a_jail_that_breaks_off_or_the_order_is_gone(
     assert hold(World(*((0.5, each) for each in said))).ending is Ending.GONE
 
 
-def test_what_the_host_overslept_is_not_the_programs(hold: Callable[..., Report]) -> None:
+@pytest.mark.parametrize("overslept", [5.0, 500.0])
+def test_what_the_host_overslept_is_not_the_programs(hold: Callable[..., Report], overslept: float) -> None:
     def slow(seconds: float) -> Report:
-        world = World((0.0, STARTED), (seconds, ENDED), (seconds, DONE))
-        world.oversleeps = {1.0: 5.0}
+        world = World((0.0, STARTED), (overslept + seconds, ENDED), (overslept + seconds, DONE))
+        world.oversleeps = {1.0: overslept}
         return hold(world)
 
-    assert slow(6.8).ending is Ending.DONE
-    assert slow(7.3).ending is Ending.DEADLINE
+    assert slow(1.8).ending is Ending.DONE
+    assert slow(2.3).ending is Ending.DEADLINE
+
+
+@pytest.mark.parametrize(("takes", "ends"), [(0.5, 2.0), (11.0, 22.0)])
+def test_looking_at_a_program_is_not_oversleeping_where_the_program_may_be_the_cause(
+    hold: Callable[..., Report], takes: float, ends: float
+) -> None:
+    world = World((0.0, STARTED))
+
+    def look() -> bool:
+        world.now += takes
+        return False
+
+    report = hold(world, look=look)
+    assert report.ending is Ending.DEADLINE
+    assert report.seconds == pytest.approx(ends, rel=0.3)
+
+
+def test_a_program_whose_jail_stands_still_gets_its_time_afterwards(hold: Callable[..., Report]) -> None:
+    def slow(seconds: float) -> Report:
+        world = World((0.0, STARTED), (15.0 + seconds, ENDED), (15.0 + seconds, DONE))
+        return hold(world, still=lambda: 1.0 <= world.now < 16.0)
+
+    assert slow(1.5).ending is Ending.DONE
+    assert slow(2.5).ending is Ending.DEADLINE
+
+
+def test_a_jail_that_stands_still_for_too_long_is_no_verdict(hold: Callable[..., Report]) -> None:
+    world = World((0.0, STARTED))
+    held = hold(world, still=lambda: world.now >= 1.0, starved=lambda elapsed: elapsed)
+    assert (held.ending, round(held.seconds)) == (Ending.STALLED, 19)
+
+
+def test_what_the_host_overslept_does_not_count_as_the_jails_standstill_too(
+    hold: Callable[..., Report],
+) -> None:
+    world = World((0.0, STARTED), (52.3, ENDED), (52.3, DONE))
+    world.oversleeps = {1.0: 50.0}
+    assert hold(world, still=lambda: 1.0 < world.now < 51.2).ending is Ending.DEADLINE
 
 
 def test_a_program_that_waits_for_a_core_is_asked_about_again_and_again(hold: Callable[..., Report]) -> None:
