@@ -2,8 +2,8 @@
 
 What happens to a failed request: an overloaded server (429, 503, `Retry-After` honoured) or one that
 refuses connections is paused for everybody and asked again; that never uses up a request's tries, only
-the patience: seconds without any success anywhere. A broken answer (500, timeout, cut body) costs one
-of `max_tries`; an answer that fails validation is asked for once more. Concurrency per server follows
+the patience: seconds without any success anywhere, and the longest pause. A broken answer (500, timeout, cut
+body) costs one of `max_tries`; an answer that fails validation is asked for once more. Concurrency follows
 AIMD: slow start, +1 per round of successes, a cut at each overload. What a server says of a failure is told
 without the credentials it was sent, should it repeat them. Not covered: streaming; a credential inside an
 answer that is taken, which is what the model said.
@@ -169,6 +169,8 @@ class HttpPool:
                     return value
             except _Failure as error:
                 failure = error
+            except RecursionError:
+                failure = _Failure(FailureKind.PROTOCOL, "the answer is nested too deep")
             finally:
                 chosen.in_flight -= 1
                 self._wake()
@@ -194,7 +196,10 @@ class HttpPool:
 
     def shown(self, answer: Any) -> str:
         """The beginning of an answer, as errors may show it."""
-        return f"{blotted_json(answer, self._secrets)!r:.200}"
+        try:
+            return f"{blotted_json(answer, self._secrets)!r:.200}"
+        except RecursionError:
+            return "what is nested too deep"
 
     def ledger(self) -> dict[str, int]:
         """Successes ("ok") and failures by kind, over all servers."""
@@ -326,15 +331,11 @@ class HttpPool:
             message = "%s failed %d times in a row (%s); it is asked again for up to %.0f s"
             _log.warning(message, server.url, server.failures_in_row, failure, self._patience())
         if resting or broken_circuit:
-            pause = (
-                failure.retry_after
-                if failure.retry_after is not None
-                else self._jitter(server.failures_in_row)
-            )
-            server.paused_until = max(server.paused_until, now + pause)
-            # A server that names the time to wait is alive until then.
-            if failure.retry_after is not None:
-                self._last_success = max(self._last_success, now + failure.retry_after)
+            pause = failure.retry_after
+            if pause is None:
+                pause = self._jitter(server.failures_in_row)
+            # Whoever would have us wait for longer than the patience is asked once more when it runs out.
+            server.paused_until = max(server.paused_until, now + min(pause, self._patience()))
 
     def _give_up(self, tries: collections.Counter[FailureKind], started: float) -> None:
         assert self._last_failure is not None
@@ -388,5 +389,5 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
         pass
     try:
         return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
-    except ValueError:
+    except (OverflowError, ValueError):  # of a time zone or a year that no date has
         return None

@@ -59,7 +59,7 @@ def test_overload_waits_as_told_and_drops_nothing() -> None:
 
     clock = FakeClock()
     with ScriptedServer(answer) as server:
-        pool = pool_of(server.url, clock=clock, patience=5.0, max_tries=1)
+        pool = pool_of(server.url, clock=clock, max_tries=1)
         results = ask(pool, 8)
     assert results == [{"fine": True}] * 8
     assert max(clock.slept) == pytest.approx(7.0)
@@ -72,6 +72,21 @@ def test_permanent_overload_ends_with_an_error_after_the_patience() -> None:
         [error] = ask(pool_of(server.url, clock=clock, patience=60.0))
     assert isinstance(error, EngineError)
     assert 60.0 < clock.now - 1000.0 < 60.0 + 21.0
+
+
+@pytest.mark.parametrize("asked", ["1", "100000", "1e300", "Fri, 31 Dec 9999 23:59:59 GMT"])
+def test_a_server_that_names_a_time_again_and_again_is_given_up_after_the_patience(asked: str) -> None:
+    clock = FakeClock()
+
+    async def sleep(seconds: float) -> None:
+        assert clock.now < 1500.0, "it waits for ever"
+        await clock.sleep(seconds)
+
+    with ScriptedServer(lambda _: Reply(status=503, headers={"retry-after": asked})) as server:
+        pool = HttpPool([server.url], policy=HttpPolicy(patience=60.0), clock=clock, sleep=sleep)
+        [error] = ask(pool)
+    assert isinstance(error, EngineError) and "patience is 60 s" in str(error)
+    assert clock.now - 1000.0 <= 2 * 60.0 and max(clock.slept) <= 60.0
 
 
 def test_a_dead_server_is_an_engine_error_that_names_it() -> None:
@@ -307,6 +322,7 @@ def test_retry_after_is_read_as_seconds_or_date() -> None:
     assert _retry_after({"retry-after": date}) == 0.0
     assert _retry_after({"retry-after": later}) == pytest.approx(100, abs=30)
     assert [_retry_after({"retry-after": value}) for value in ("soon", "inf", "nan", "1e999")] == [None] * 4
+    assert _retry_after({"retry-after": "Fri, 31 Dec 9999 23:59:59 +9999999999999999"}) is None
     assert _retry_after({}) is None
 
 
@@ -332,6 +348,20 @@ def test_an_address_with_a_credential_is_refused_and_not_shown(url: str) -> None
     with pytest.raises(ConfigError, match=r"host may hold no user, password|is not an http") as caught:
         HttpPool([url])
     assert "4711" not in str(caught.value) and "host" in str(caught.value)
+
+
+def test_an_answer_nested_too_deep_to_look_at_is_a_protocol_error() -> None:
+    def nest(levels: int) -> Any:
+        return [nest(levels - 1)] if levels else []
+
+    deep: Any = []
+    for _ in range(5000):
+        deep = [deep]
+    with ScriptedServer(lambda _: OK) as server:
+        pool = pool_of(server.url)
+        [error] = ask(pool, validate=lambda _: nest(5000))
+    assert isinstance(error, EngineProtocolError) and "the answer is nested too deep" in str(error)
+    assert pool.shown(deep) == "what is nested too deep"
 
 
 FLEET = "fleet/secret+4711"
