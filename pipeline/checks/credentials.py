@@ -6,7 +6,8 @@ keys, `Bearer ...`, an address with a password or a key in it), by the name of i
 of a variable. Under `auth`, `env` and `headers` values are names of variables, which their readers check;
 lists otherwise, and what lies deeper than a chat's settings, are data of tasks, whose password is anybody's.
 Whoever sends one blots it out of what the other side says, since a server may repeat what it was sent.
-Not covered: a secret of no known form under a name of no known meaning; one coded in base64 or the like.
+Not covered: a secret of no known form under a name of no known meaning; one coded in base64 or the like, in
+octal escapes, or escaped by several of JSON, URL and HTML one over the other.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import functools
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html.entities import codepoint2name
 from itertools import pairwise
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -78,7 +80,7 @@ def shown_url(url: str) -> str:
 
 
 def blotted(text: str, secrets: Iterable[str]) -> str:
-    """`text` without any of the secrets, in whichever spelling of JSON or of a URL they stand there."""
+    """`text` without any of the secrets, in whichever letter case and spelling of JSON, URL or HTML."""
     for secret in sorted(set(secrets), key=len, reverse=True):
         if len(secret) >= _MIN_BLOTTED:
             text = _spellings(secret).sub(BLOT, text)
@@ -160,15 +162,20 @@ def _means_credential(name: str) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def _spellings(secret: str) -> re.Pattern[str]:
-    return re.compile("".join(_spelling(character) for character in secret))
+    return re.compile("".join(_spelling(character) for character in secret), re.IGNORECASE)
 
 
 def _spelling(character: str) -> str:
-    """A pattern of one character as it is, escaped in JSON (also in JSON inside JSON), or coded in a URL."""
+    """A pattern of one character as it is, or escaped in JSON, Python, a URL or HTML, also more than once."""
     units = character.encode("utf-16-be", "surrogatepass").hex()
     escaped = "".join(rf"\\{{1,8}}u{units[at : at + 4]}" for at in range(0, len(units), 4))
-    coded = "".join(f"%{byte:02x}" for byte in character.encode("utf-8", "surrogatepass"))
+    octets = character.encode("utf-8", "surrogatepass")
+    coded = "".join(f"%(?:25){{0,3}}{octet:02x}" for octet in octets)
+    quoted = "".join(rf"\\{{1,8}}x{octet:02x}" for octet in octets)  # as repr shows bytes
+    number = ord(character)
+    name = "apos" if character == "'" else codepoint2name.get(number, f"#{number}")
+    entity = rf"&(?:amp;){{0,3}}(?:\#0*{number}|\#x0*{number:x}|{re.escape(name)});"
     short = re.escape(canonical.dumps(character)[1:-1].lstrip("\\"))  # n of \n
     itself = re.escape(character)
-    plus = r"|\+" if character == " " else ""
-    return rf"(?:(?i:{escaped}|{coded})|\\{{1,8}}(?:{itself}|{short})|{itself}{plus})"
+    plus = r"|\+|%(?:25){0,3}2b" if character == " " else ""
+    return rf"(?:{escaped}|{coded}|{quoted}|{entity}|\\{{1,8}}(?:{itself}|{short})|{itself}{plus})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from typing import Any
 from urllib.parse import quote, quote_plus
@@ -107,7 +108,7 @@ def test_a_value_that_no_header_takes_is_refused_unshown(value: str, monkeypatch
     assert "4711" not in str(caught.value)
 
 
-SECRET = 'a/b+"c\\ d=é'
+SECRET = 'a/b+"c\\ d=é&<x>'
 
 
 @pytest.mark.parametrize(
@@ -124,6 +125,15 @@ SECRET = 'a/b+"c\\ d=é'
         quote(SECRET, safe="").lower(),
         quote_plus(SECRET),
         repr({"key": SECRET}),
+        SECRET.upper(),
+        quote(quote(SECRET, safe="")),
+        quote(quote(quote_plus(SECRET))),
+        html.escape(SECRET),
+        html.escape(html.escape(SECRET)),
+        "".join(f"&#{ord(character)};" for character in SECRET),
+        "".join(f"&#x{ord(character):04X};" for character in SECRET),
+        "".join(f"\\x{octet:02x}" for octet in SECRET.encode()),
+        repr(SECRET.encode())[2:-1],
     ],
 )
 def test_a_secret_is_blotted_out_however_it_is_spelled(spelled: str) -> None:
@@ -133,6 +143,7 @@ def test_a_secret_is_blotted_out_however_it_is_spelled(spelled: str) -> None:
 
 def test_only_what_is_secret_is_blotted_out() -> None:
     assert blotted("key abc of 4711", ["abc", "", "4712"]) == "key abc of 4711"
+    assert blotted("a &;&;&;&; of 4711", ["4712"]) == "a &;&;&;&; of 4711"
     value = {"4711": [4711, True, None, 0.5, float("nan")], "text": "none of null"}
     clean = blotted_json(value, ["4711", "null", "True"])
     assert list(clean) == ["***", "text"] and clean["text"] == "none of ***"
