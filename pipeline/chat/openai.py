@@ -109,7 +109,7 @@ def _call(call: dict[str, Any], index: int) -> ToolCall:
     common = {"call_id": call.get("id") or f"call_{index}", "name": function["name"], "raw": raw}
     try:
         value = canonical.loads(raw)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # the latter where it is nested too deep
         return ToolCall(**common, arguments="", status=ParseStatus.NOT_JSON, error=str(error))
     if not isinstance(value, dict):
         wrong = f"arguments are {type(value).__name__}, not an object"

@@ -27,6 +27,7 @@ _PROBE_IDS = [11, 23, 5, 17, 42, 31, 7, 29]
 _NEUTRAL = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 _RESET_SECONDS = 60.0
 _UNBOUNDED = 2**31
+_LARGEST_ID = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +130,9 @@ class VllmEngine:
         served = []
         for server, models in zip(self.pool.servers, await self.served_models(), strict=True):
             if self.model not in models:
+                names = self.pool.shown(sorted(models))
                 raise ConfigError(
-                    f"the server {server.url} has the models {sorted(models)}, not {self.model!r}; "
+                    f"the server {server.url} has the models {names}, not {self.model!r}; "
                     "correct the name or the URL"
                 )
             served.append(models[self.model])
@@ -290,8 +292,12 @@ def _read_choice(choice: dict[str, Any], prompt: list[int], weights_version: str
         raise EngineProtocolError("no token ids in the answer; the server must support return_token_ids")
     if choice.get("prompt_token_ids") not in (None, prompt):
         raise EngineProtocolError("the server changed the prompt's token ids (it must add no special tokens)")
-    token_ids = tuple(int(token) for token in choice["token_ids"])
-    logprobs = tuple(float(value) for value in choice["logprobs"]["token_logprobs"])
+    token_ids = tuple(choice["token_ids"])
+    if not set(map(type, token_ids)) <= {int} or min(token_ids, default=0) < 0:
+        raise EngineProtocolError(f"token ids must be whole numbers from 0 on, got {token_ids!r:.200}")
+    if max(token_ids, default=0) > _LARGEST_ID:
+        raise EngineProtocolError(f"no vocabulary has the token id {max(token_ids)!r:.40}")
+    logprobs = tuple(_numbers(choice["logprobs"]["token_logprobs"]))
     if len(token_ids) != len(logprobs) or not token_ids:
         raise EngineProtocolError(f"{len(token_ids)} tokens but {len(logprobs)} log-probs in one completion")
     if not all(math.isfinite(value) and value <= 1e-4 for value in logprobs):
@@ -309,12 +315,19 @@ def read_prompt_logprobs(answer: Any, token_ids: list[int]) -> list[float]:
         if len(positions) != len(token_ids):
             raise EngineProtocolError(f"{len(positions)} prompt log-probs for {len(token_ids)} tokens")
         pairs = zip(positions[1:], token_ids[1:], strict=True)
-        values = [float(position[str(token)]["logprob"]) for position, token in pairs]
+        values = _numbers([position[str(token)]["logprob"] for position, token in pairs])
     except (AttributeError, KeyError, IndexError, OverflowError, TypeError, ValueError) as error:
         raise EngineProtocolError(f"malformed prompt log-probs ({error!r}): {answer!r:.300}") from error
     if not all(math.isfinite(value) for value in values):
         raise EngineProtocolError("a prompt log-prob is not finite")
     return values
+
+
+def _numbers(values: list[Any]) -> list[float]:
+    """TypeError where one is text or a truth value, which float() would take."""
+    if not set(map(type, values)) <= {float, int}:
+        raise TypeError("log-probs must be numbers")
+    return [float(value) for value in values]
 
 
 def read_digests(answer: Any) -> list[str]:
@@ -332,8 +345,11 @@ def _is_model(entry: Any) -> bool:
     """Whether an entry of `/v1/models` can be read."""
     if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
         return False
-    longest = entry.get("max_model_len") or 0
-    return isinstance(longest, int) and longest >= 0
+    # Half a surrogate pair is valid JSON, and can be neither printed nor sent back as the model's name.
+    if any("\ud800" <= character <= "\udfff" for character in entry["id"]):
+        return False
+    longest = entry.get("max_model_len")
+    return longest is None or (type(longest) is int and longest >= 0)
 
 
 def _one_digest(digests: Iterable[list[str]]) -> str:

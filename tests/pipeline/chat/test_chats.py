@@ -16,7 +16,7 @@ from data.messages import ParseStatus, ToolCall, ToolResult, ToolSpec, Turn
 from data.trajectories import Span, SpanKind
 from pipeline.chat.core import ChatBudget, ChatLedger, find_json, read_structured
 from pipeline.chat.engine import EngineChat
-from pipeline.chat.openai import OpenAIChat
+from pipeline.chat.openai import OpenAIChat, read_reply
 from pipeline.chat.scripted import ScriptedChat
 from pipeline.engines.base import Sampling
 from pipeline.engines.scripted import ScriptedEngine, continue_text
@@ -154,6 +154,14 @@ def test_openai_wire_format_both_ways() -> None:
     assert [message["role"] for message in body["messages"]] == ["user", "assistant", "tool"]
     assert body["messages"][1]["tool_calls"][0]["function"] == {"name": "look", "arguments": '{"x":0}'}
     assert body["messages"][2] == {"role": "tool", "tool_call_id": "c0", "content": "found"}
+
+
+@pytest.mark.parametrize("deep", ["[" * 100_000, '{"x": ' + "[" * 100_000 + "]" * 100_000 + "}"])
+def test_arguments_nested_too_deep_are_no_call(deep: str) -> None:
+    call = {"id": "a", "function": {"name": "look", "arguments": deep}}
+    turn, _ = read_reply({"choices": [{"message": {"tool_calls": [call]}}]})
+    [call_read] = turn.tool_calls
+    assert (call_read.status, call_read.raw) == (ParseStatus.NOT_JSON, deep)
 
 
 def test_a_server_without_constraints_gets_the_schema_in_the_prompt_only() -> None:

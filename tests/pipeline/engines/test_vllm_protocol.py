@@ -82,7 +82,17 @@ def test_token_ids_go_in_and_samples_come_out_in_order() -> None:
         (answer_of(choice(logprobs={"token_logprobs": [-0.5, None]})), "malformed choice"),
         (answer_of(choice(logprobs={"token_logprobs": [-0.5, math.nan]})), "finite"),
         (answer_of(choice(logprobs={"token_logprobs": [-0.5, 0.3]})), "not positive"),
-        (answer_of(choice(token_ids=[math.inf, 2])), "malformed choice"),
+        *(
+            (answer_of(choice(token_ids=[odd, 2])), "token ids must be whole numbers from 0 on")
+            for odd in (math.inf, 2.5, True, "7", -4, None, [1])
+        ),
+        (answer_of(choice(token_ids=[2, 10**30])), "no vocabulary has the token id 1000"),
+        (answer_of(choice(token_ids="92")), "token ids must be whole numbers"),
+        *(
+            (answer_of(choice(logprobs={"token_logprobs": [-0.5, odd]})), "log-probs must be numbers")
+            for odd in ("-0.5", False, [1])
+        ),
+        (answer_of(choice(logprobs={"token_logprobs": [-0.5, -(10**400)]})), "malformed choice"),
         (answer_of(choice(finish_reason="abort")), "unknown finish reason 'abort'"),
         (answer_of(choice(prompt_token_ids=[1, *PROMPT])), "changed the prompt"),
     ],
@@ -118,6 +128,10 @@ def test_score_reads_the_logprob_of_each_token_but_the_first() -> None:
         read_prompt_logprobs({"choices": [{"prompt_logprobs": positions[:2]}]}, PROMPT)
     with pytest.raises(EngineProtocolError, match="malformed"):
         read_prompt_logprobs({"choices": [{"prompt_logprobs": [None, {}, {}]}]}, PROMPT)
+    for odd in ("-0.5", True):
+        scored: list[Any] = [None, {"6": {"logprob": odd}}, {"7": {"logprob": -0.5}}]
+        with pytest.raises(EngineProtocolError, match="log-probs must be numbers"):
+            read_prompt_logprobs({"choices": [{"prompt_logprobs": scored}]}, PROMPT)
 
 
 class Replica:
@@ -241,6 +255,27 @@ def test_check_names_the_models_the_server_has() -> None:
     with ScriptedServer(lambda _: Reply({"data": [{"id": "other"}]})) as server:
         engine = engine_at(server)
         with pytest.raises(ConfigError, match=r"\['other'\], not 'policy'"):
+            run(engine, engine.check())
+
+
+ODD_LENGTHS: list[Any] = [True, False, 2.0, "512", -1, []]
+
+
+@pytest.mark.parametrize(
+    "entry", [{"id": "\ud800"}, *({"id": "policy", "max_model_len": odd} for odd in ODD_LENGTHS)]
+)
+def test_a_list_of_models_that_cannot_be_read_is_refused(entry: dict[str, Any]) -> None:
+    with ScriptedServer(lambda _: Reply({"data": [entry]})) as server:
+        engine = engine_at(server)
+        with pytest.raises(ConfigError, match="which lists no models") as caught:
+            run(engine, engine.check())
+    str(caught.value).encode()
+
+
+def test_a_model_called_like_the_key_is_not_told() -> None:
+    with ScriptedServer(lambda _: Reply({"data": [{"id": "Fleet-4711"}, {"id": "other"}]})) as server:
+        engine = VllmEngine([server.url], model="policy", api_key="fleet-4711")
+        with pytest.raises(ConfigError, match=r"models \['\*\*\*', 'other'\], not 'policy'"):
             run(engine, engine.check())
 
 
