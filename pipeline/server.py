@@ -283,7 +283,10 @@ def check_model(directory: Path) -> None:
             raise ConfigError(f"model directory {directory} has no {pattern}; save model and tokenizer there")
     template = directory / "chat_template.jinja"
     source = template if template.exists() else directory / "tokenizer_config.json"
-    text = source.read_text(encoding="utf-8") if source.exists() else ""
+    try:
+        text = source.read_text(encoding="utf-8") if source.exists() else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the chat template {source}: {error!r:.100}") from error
     if "tools" not in text:
         raise ConfigError(
             f"the chat template of {directory} ({source.name}) never mentions `tools`, so the model "

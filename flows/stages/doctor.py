@@ -14,7 +14,7 @@ from importlib.util import find_spec
 
 from data.messages import Record
 from flows.stages.packages import BASE, PackageGroup, installed_groups
-from pipeline.checks.credentials import read_variable, shown_url
+from pipeline.checks.credentials import blotted, read_variable, shown_url
 from pipeline.engines.vllm import VllmEngine
 from pipeline.errors import ConfigError, TrajsmithError
 from pipeline.http import HttpPolicy
@@ -172,7 +172,8 @@ async def _probe(url: str, key: str) -> Finding:
         finally:
             await engine.close()
     except TrajsmithError as error:
-        return Finding(what=what, status="problem", detail=str(error))
+        return Finding(what=what, status="problem", detail=blotted(str(error), [key]))
     length = f"up to {model.longest} tokens" if model.longest else "does not say how long a context"
     detail = f"model {', '.join(models)}; {length}; processed log-probs"
-    return Finding(what=what, status="ok", detail=detail)
+    # A model may be called anything, the key that was sent included.
+    return Finding(what=what, status="ok", detail=blotted(detail, [key]))

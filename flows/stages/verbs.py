@@ -356,10 +356,10 @@ def chosen_model(root: Path, base: Path, model: str) -> Path:
         return latest_model(root, base)
     if model == "base":
         return base
-    stage = root / "models" / model
-    if model in STAGES and not stage.is_dir():
+    own = {path.name: path for path in (root / "models").glob("*") if path.is_dir()}
+    if model in STAGES and model not in own:
         raise ConfigError(f"{root} has no model {model!r} yet; run `trajsmith train {model}` first")
-    return stage if stage.is_dir() else resolve_model(model)
+    return own[model] if model in own else resolve_model(model, names=("base", *STAGES))
 
 
 def planned_episodes(section: SynthSection) -> int:

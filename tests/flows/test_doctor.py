@@ -100,11 +100,16 @@ def test_the_models_directory_is_whole_or_what_it_lacks_is_told(
     (path / "config.json").write_text("{}")
     (path / "chat_template.jinja").write_text("{{ tools }}")
     header = json.dumps({"__metadata__": {}, "w": {"data_offsets": [0, 8]}}).encode()
-    weights = len(header).to_bytes(8, "little") + header + bytes(8)
+    weights = saying(header) + bytes(8)
     for content, said in [
         (weights[:-1], f"has {len(weights) - 1} bytes, and says that it has {len(weights)}"),
         (b"", "is no safetensors file"),
         (weights[:20], "is no safetensors file"),
+        (b"\xff" * 500, "is no safetensors file"),
+        ((10**12).to_bytes(8, "little") + header, "a header of 1000000000000 bytes in a file of"),
+        (saying(b"[" * 100_000), "is no safetensors file: RecursionError"),
+        (saying(b'{"w": {"data_offsets": [0, "x"]}}'), "an offset is no whole number"),
+        (saying(b'{"w": {"data_offsets": []}}'), "is no safetensors file: IndexError"),
     ]:
         (path / "model.safetensors").write_bytes(content)
         row = model_line()
@@ -112,6 +117,19 @@ def test_the_models_directory_is_whole_or_what_it_lacks_is_told(
         assert row["fix"] == f"rm -r '{path}'"
     (path / "model.safetensors").write_bytes(weights)
     assert model_line()["status"] == "ok"
+    (path / "more.safetensors").symlink_to("nowhere")
+    assert "more.safetensors is no safetensors file" in model_line()["detail"]
+    (path / "more.safetensors").unlink()
+    (path / "more.safetensors").mkdir()
+    assert "more.safetensors is no safetensors file" in model_line()["detail"]
+    (path / "more.safetensors").rmdir()
+    (path / "chat_template.jinja").write_bytes(b"\xff tools")
+    assert "cannot read the chat template" in model_line()["detail"]
+
+
+def saying(header: bytes) -> bytes:
+    """A safetensors file with that header and no weights."""
+    return len(header).to_bytes(8, "little") + header
 
 
 def serving(**changes: Any) -> Any:
@@ -164,3 +182,19 @@ def test_each_server_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
         strict=True,
     ):
         assert said in row["detail"], row
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_a_server_whose_model_is_called_like_the_key_does_not_show_it(
+    raw: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLEET_KEY", "fleet-4711")
+    with ScriptedServer(serving(id="FLEET-4711", raw=raw)) as server:
+        done = trajsmith("doctor", "--url", server.url, "--api-key-env", "FLEET_KEY")
+    assert "***" in done.out and "4711" not in done.out + done.err
+
+
+def test_a_server_whose_models_name_is_no_text_is_one_line() -> None:
+    with ScriptedServer(serving(id="\ud800")) as server:
+        done = trajsmith("doctor", "--url", server.url)
+    assert done.code == 1 and "which lists no models" in done.out
