@@ -513,7 +513,7 @@ def test_a_round_is_published_as_a_run_is(finished: tuple[Path, Done], tmp_path:
             {"chats": {"label_judge_1": "nosuch:thing", "label_judge_2": "policy"}},
             "chats.label_judge_1.*nosuch",
         ),
-        ({"dev": {"split": "dev", "tasks": 5, "rollouts": 2}}, "repeats one episode; set a temperature"),
+        ({"dev": {"split": "dev", "tasks": 5, "rollouts": 2}}, "repeat one episode; set a temperature"),
         ({"rounds": 1001}, "loop.rounds.*less than or equal to 1000"),
         ({"fresh": 2400}, "split 'train' of counter ends after"),
         ({"seeds": {"synthesizer": "demonstration", "tasks": 10**7}}, "split 'train' of counter ends after"),
