@@ -58,9 +58,8 @@ def settle_recipe(
     import yaml
 
     wanted = check_recipe(root, recipe, volatile=volatile, growing=growing, defaults=defaults)
-    path = root / FILE
-    if not path.exists() or read_recipe(root) != wanted:
-        write_atomically(path, yaml.safe_dump(wanted, sort_keys=False, allow_unicode=False))
+    if wanted is not None:
+        write_atomically(root / FILE, yaml.safe_dump(wanted, sort_keys=False, allow_unicode=False))
 
 
 def check_recipe(
@@ -70,8 +69,8 @@ def check_recipe(
     volatile: Collection[str] = (),
     growing: Collection[str] = (),
     defaults: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """The recipe as it is stored, after a check against the one of the run that is there, if any.
+) -> dict[str, Any] | None:
+    """The recipe to be stored, after a check against the one of the run; None where it is stored already.
 
     A run that holds nothing yet takes any recipe: its first command may have been refused for a wrong one.
     ConfigError with every differing key that is neither volatile, nor a growing one that grew, nor absent
@@ -94,6 +93,8 @@ def check_recipe(
         ]
         if changes and not _holds_nothing(root):
             raise ConfigError(_refusal(root, changes))
+        if stored == wanted:
+            return None
     return wanted
 
 

@@ -1,7 +1,11 @@
-"""Looking at processes that a test started: whether they are gone, given the moment that takes."""
+"""Processes that a test starts: one that is killed at a named point, and whether any are left."""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -34,3 +38,10 @@ def group_survivors(process_group: int) -> set[int]:
     while (left := set(group_members(process_group))) and time.monotonic() < end:
         time.sleep(0.02)
     return left
+
+
+def assert_killed(point: str, code: str, *arguments: Path) -> None:
+    """Run `code` in a Python of its own that ends itself with SIGKILL at `point` (`data.faults`)."""
+    environment = os.environ | {"TRAJSMITH_KILL_AT": point, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    assert subprocess.run(command, env=environment, capture_output=True).returncode == -signal.SIGKILL

@@ -136,7 +136,8 @@ async def evaluate(
 
     `reward`: the recipe's row of the reward that training is on; its mean stands beside verified success.
     """
-    _refuse_copies(section)
+    if section.rollouts > 1 and section.temperature == 0:  # a copy of a section is validated by nobody
+        raise ConfigError("evaluate.rollouts > 1 at temperature 0 repeats one episode; set a temperature")
     if reward:
         build_reward(reward)  # a wrong row is refused before episodes are played
     acting = policy.at(section.temperature).remembering(section.memory, environment)
@@ -201,15 +202,9 @@ def summarise(
 
 
 def check_section(section: EvalSection, environment: Environment) -> None:
-    """ConfigError where the episodes would be copies, or the memory they are shown may not be shown."""
-    _refuse_copies(section)
+    """ConfigError where the memory that the episodes are shown may not be shown."""
     if section.memory is not None:
         load_memory(user_path(section.memory.path), section.memory.kind, environment)
-
-
-def _refuse_copies(section: EvalSection) -> None:
-    if section.rollouts > 1 and section.temperature == 0:
-        raise ConfigError("evaluate.rollouts > 1 at temperature 0 repeats one episode; set a temperature")
 
 
 def unseen_section(section: EvalSection, environment: Environment, *, most: int) -> EvalSection | None:

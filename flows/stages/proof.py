@@ -25,7 +25,7 @@ from flows.stages.policy import LivePolicy, open_policy
 from flows.stages.progress import Say
 from flows.stages.recipe import EvalSection, Recipe, SynthSection, load_recipe
 from flows.stages.synthesize import select_tasks
-from flows.stages.train import run_grpo, settings_of
+from flows.stages.train import run_grpo, sft_settings
 from flows.stages.verbs import evaluation_stage, synthesis_stage
 from pipeline.environments.base import Environment
 from pipeline.errors import ConfigError
@@ -87,9 +87,9 @@ class World:
         self, arm: str, rows: Sequence[Trajectory], *, start: str, budget: int = 0, sampled: int = 0
     ) -> None:
         """Train `arm` from the model of `start`: one epoch, or steps that add up to `budget` row tokens."""
-        from rl.sft import SftConfig, train_sft
+        from rl.sft import train_sft
 
-        config = settings_of(SftConfig, self.recipe.sft.settings, "sft.settings")
+        config = sft_settings(self.recipe.sft)
         if budget:
             config = within(config, sft_rows(rows), budget)
         result = train_sft(

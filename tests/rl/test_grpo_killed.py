@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +10,7 @@ import pytest
 from rl.grpo import train_grpo
 from rl.grpo_sources import Replay
 from rl.results import TrainResult
+from tests.processes import assert_killed
 from tests.rl.builders import STOP
 from tests.rl.test_grpo import CONFIG, group
 from tests.tiny import make_tiny_model
@@ -57,9 +54,7 @@ def undisturbed(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainRe
 def test_a_killed_trainer_goes_on_to_the_same_weights(
     tiny: Path, tmp_path: Path, undisturbed: TrainResult, point: str, resumed_from: int
 ) -> None:
-    environment = os.environ | {"TRAJSMITH_KILL_AT": point, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", _CHILD, str(tiny), str(tmp_path / "cut")]
-    assert subprocess.run(command, env=environment, capture_output=True).returncode == -signal.SIGKILL
+    assert_killed(point, _CHILD, tiny, tmp_path / "cut")
     resumed = train(tiny, tmp_path / "cut")
     assert resumed.resumed_from == resumed_from and resumed.losses == undisturbed.losses
     assert resumed.weights_digest == undisturbed.weights_digest

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import gc
-import os
 import shutil
-import signal
-import subprocess
-import sys
 import warnings
 import weakref
 from dataclasses import replace
@@ -26,6 +22,7 @@ from rl.packing import pack
 from rl.results import StepMetrics, TrainResult
 from rl.rows import sft_rows
 from rl.sft import SftConfig, cut_by_tokens, plan_steps, step_loss, train_sft
+from tests.processes import assert_killed
 from tests.rl.builders import GENERATED, OBSERVATION, PROMPT, STOP, segment, trajectory, two_turns
 from tests.tiny import make_tiny_model
 
@@ -309,8 +306,6 @@ def undisturbed(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainRe
 
 _CHILD = """
 import sys
-import warnings
-import weakref
 from pathlib import Path
 from tests.rl.test_sft import SHORT, three_rows, STOP
 from rl.sft import train_sft
@@ -332,9 +327,7 @@ train_sft(three_rows(), model_dir=model, out_dir=out, config=SHORT, stop_token_i
 def test_kill_9_around_a_checkpoint_loses_no_finished_step(
     tiny: Path, tmp_path: Path, undisturbed: TrainResult, point: str, resumed_from: int
 ) -> None:
-    environment = os.environ | {"TRAJSMITH_KILL_AT": point, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", _CHILD, str(tiny), str(tmp_path / "cut")]
-    assert subprocess.run(command, env=environment, capture_output=True).returncode == -signal.SIGKILL
+    assert_killed(point, _CHILD, tiny, tmp_path / "cut")
     resumed = _train(tiny, tmp_path / "cut", SHORT)
     assert resumed.resumed_from == resumed_from
     assert resumed.weights_digest == undisturbed.weights_digest

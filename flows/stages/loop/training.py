@@ -20,7 +20,7 @@ from flows.stages.policy import LivePolicy
 from flows.stages.progress import Say
 from flows.stages.proof import within
 from flows.stages.recipe import Recipe
-from flows.stages.train import settings_of, train_served, trainers_engine
+from flows.stages.train import settings_of, sft_settings, train_served, trainers_engine
 from pipeline.errors import ConfigError
 from rl.results import TrainResult
 from rl.rows import sft_rows
@@ -61,7 +61,7 @@ def check_training(recipe: Recipe) -> None:
     from rl.sft import SftConfig
 
     section = recipe.loop
-    settings_of(SftConfig, recipe.sft.settings, "sft.settings")
+    sft_settings(recipe.sft)
     if section.train == "sft":
         settings_of(SftConfig, recipe.sft.settings | section.settings, "loop.settings")
         return
